@@ -1,4 +1,4 @@
-"""A user's own algorithms: AREA with failing clients, and methods that interrupt themselves."""
+"""A user's own algorithms: AREA with failing clients, methods that interrupt themselves, and threads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import ctypes
 import hashlib
 import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Algorithm, Message, State, Update
+from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.objective import Objective, Vector
 
@@ -83,3 +85,26 @@ class InterruptedFedAvg(Interrupted, FedAvg):
 @dataclass(frozen=True)
 class InterruptedAPFL(Interrupted, APFL):
     """APFL that is interrupted."""
+
+
+@dataclass(frozen=True)
+class Lingering(FedAvg):
+    """Rank 0 and the ranks of clients start threads that outlive the run and are no daemons."""
+
+    pool: bool = False
+    """a thread of a pool"""
+
+    def _linger(self) -> None:
+        if self.pool:
+            ThreadPoolExecutor(1).submit(time.sleep, 1000)
+        else:
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        self._linger()
+        return super().init_server(x0, clients)
+
+    def init_client(self, x0: Vector, i: int) -> State:
+        if i == 1:
+            self._linger()
+        return super().init_client(x0, i)

@@ -118,3 +118,35 @@ def test_the_log_names_whom_the_server_waits_for(
     os.kill(command.rank(0), signal.SIGTERM)
     done = command.end(40)
     assert done.err.count("the server waits for") == 1 and says in done.err, str(done)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pool", "step", "code"),
+    parameters(
+        [(3, False, 0.1, 0), (0, True, 0.1, 0), (0, False, 1e300, 3)], [(3, False, 0.1, 0), (0, False, 1e300, 3)]
+    ),
+)
+def test_threads_of_the_user_do_not_keep_the_command(
+    run: Start, tmp_path: Path, ranks: int, pool: bool, step: float, code: int
+) -> None:
+    """The process ends after the last line, with the exit code of the command. A large step diverges: the run fails."""
+    algorithm = {"name": "tests.mpi.faulty:Lingering", "pool": pool, "step_size": step}
+    case = job(algorithm, PROBLEM, clock=VIRTUAL, stop={"updates": 20})
+    done = run(ranks, "-m", "mpifl", "run", "-q", write(tmp_path, "l", case), deadline=30)
+    assert done.code == code and "KeyboardInterrupt" not in done.err, str(done)
+    assert done.out.count(", 20 updates in " if code == 0 else ": failed, ") == 1, str(done)
+
+
+def test_a_library_call_leaves_threads_and_signals(run: Start, tmp_path: Path) -> None:
+    """After `mpifl.run` a thread that is no daemon goes on, and the program ends when it ends."""
+    case = job({"name": "fedavg"}, PROBLEM, clock=VIRTUAL, stop={"updates": 20}, output="l.h5")
+    lines = [
+        "import signal, threading, time, mpifl",
+        "threading.Thread(target=lambda: (time.sleep(2.5), print('thread over', flush=True))).start()",
+        "before = signal.getsignal(signal.SIGURG)",
+        f"mpifl.run(mpifl.load_job({str(write(tmp_path, 'l', case))!r}))",
+        "assert signal.getsignal(signal.SIGURG) == before",
+    ]
+    (tmp_path / "program.py").write_text("\n".join(lines))
+    done = run(0, "program.py", deadline=30)
+    assert done.out == "thread over\n", str(done)
