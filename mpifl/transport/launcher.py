@@ -109,6 +109,8 @@ def abort_all_ranks(comm: MPI.Comm, code: int) -> NoReturn:
     _await_reader(2)
     if is_fault_tolerant():  # with ULFM MPI_Abort ends only its caller, unnoticed; a killed rank is detected
         os.kill(os.getpid(), signal.SIGKILL)
+    if code == 0:  # the run has ended well: what MPI prints of an abort would look like an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     comm.Abort(code)
     os._exit(code)  # MPICH's Abort returns, and the launcher ends the ranks a moment later
 

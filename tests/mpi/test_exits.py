@@ -150,3 +150,10 @@ def test_a_library_call_leaves_threads_and_signals(run: Start, tmp_path: Path) -
     (tmp_path / "program.py").write_text("\n".join(lines))
     done = run(0, "program.py", deadline=30)
     assert done.out == "thread over\n", str(done)
+
+
+def test_a_completed_run_with_a_rank_that_hangs_prints_no_abort(run: Start, tmp_path: Path) -> None:
+    """MPICH would print `Abort(0)`; Open MPI's launcher has words of its own."""
+    file = written(tmp_path, "hangs", stop={"updates": 50}, faults={"patience": 2.0})
+    done = run(4, "-m", "mpifl", "run", file, deadline=40)
+    assert done.code == 0 and "Abort(" not in done.err and "completed, 50 updates" in done.out, str(done)
