@@ -85,7 +85,9 @@ def own_hello() -> Hello:
     cores = os.sched_getaffinity(0)
     mask = sum(1 << core for core in cores)
     before = int(os.environ.get(RANKS_BEFORE, "0"))
-    limits, processes = memory_limits()[:MAX_LIMITS], os.readlink("/proc/self/ns/pid")
+    limits, processes = memory_limits()[:MAX_LIMITS], ""
+    with contextlib.suppress(OSError):
+        processes = os.readlink("/proc/self/ns/pid")
     return Hello(host_name(), os.getpid(), mask, _container_quota() or len(cores), before, limits, processes)
 
 
@@ -277,11 +279,11 @@ class Handshake:
         """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
-        if self._watch:
-            self._watch.close()
-            self._watch = None
         with contextlib.suppress(RunFailed, ConfigError):  # some ranks have died, or have another installation
             self.gather_hellos()
+        if self._watch:  # what the ranks do after the command is not watched
+            self._watch.close()
+            self._watch = None
         error: list[str] = []
         if isinstance(result.error, ConfigError):
             error = [result.error.key, str(result.error.value), result.error.expected]

@@ -27,6 +27,7 @@ LIBRARY = "libpmix.so.2"
 ENDED, SIGNALLED = -200, -402  # PMIX_ERR_PROC_TERM_WO_SYNC and PMIX_ERR_PROC_ABORTED_BY_SIG: what MPI handles
 NAMESPACE = ctypes.c_uint8(3)  # PMIX_RANGE_NAMESPACE: all ranks of the job
 PROC, BOOL = 22, 1  # types of values
+DONE = -157  # PMIX_OPERATION_SUCCEEDED
 REPORT_TIMEOUT = 1.0  # s
 
 
@@ -80,10 +81,12 @@ def report_death(rank: int) -> None:
         status = ctypes.CDLL(LIBRARY).PMIx_Notify_event(
             ENDED, ctypes.byref(dead), NAMESPACE, ctypes.byref(info), ctypes.c_size_t(1), callback, None
         )
+        why = f"PMIx error {status}" if status not in (0, DONE) else ""
     except (OSError, AttributeError) as error:
-        log.warning("rank %d has ended, which cannot be reported to MPI (%s)", rank, error)
-        return
-    if status == 0:
+        status, why = -1, str(error)
+    if why:
+        log.warning("rank %d has ended, which cannot be reported to MPI: %s", rank, why)
+    if status == 0:  # DONE: at once
         received.wait(REPORT_TIMEOUT)
 
 

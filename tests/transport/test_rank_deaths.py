@@ -9,6 +9,9 @@ import threading
 import time
 from contextlib import closing
 
+import pytest
+
+from mpifl.transport import rank_deaths
 from mpifl.transport.rank_deaths import ProcessWatch, _Info, _Value
 
 
@@ -35,6 +38,14 @@ def test_each_process_that_ends_is_reported_once() -> None:
         process.communicate()
     time.sleep(0.01)
     assert sorted(found) == [3, 4, 5]  # nobody watches any more
+
+
+def test_a_report_that_fails_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the library is missing, as with another MPI."""
+    monkeypatch.setattr(rank_deaths, "LIBRARY", "libmissing.so.0")
+    rank_deaths.report_death(3)
+    (line,) = caplog.messages
+    assert line.startswith("rank 3 has ended, which cannot be reported to MPI: libmissing.so.0: cannot open")
 
 
 def test_layout_of_the_structures() -> None:
