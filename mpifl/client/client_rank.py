@@ -28,6 +28,7 @@ from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.rank_deaths import ProcessWatch, launcher_rank, on_death, report_death
 
 log = logging.getLogger(__package__)
+_exit = os._exit
 
 
 def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
@@ -36,7 +37,7 @@ def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
     process_ends: whether this process ends with the command (`SignalRecorder`).
     """
     try:
-        with SignalRecorder(process_ends) as signals, _ends_with_server(comm):
+        with SignalRecorder(process_ends) as signals, _ends_with_server(comm), _exits_by_signal():
             signals.record()  # each signal is reported to the server
             _host_clients(comm, signals)
     except handshake.Released as released:
@@ -71,11 +72,32 @@ def _ends_with_server(comm: MPI.Comm) -> Iterator[None]:
             over.set()
 
 
+@contextmanager
+def _exits_by_signal() -> Iterator[None]:
+    """Under ULFM `os._exit` in a client's code kills this process, which Open MPI's launcher handles for any number.
+
+    Open MPI 5.0 counts a rank that exits with a status other than 0 twice, and so takes the job for ended too early.
+    """
+    process = os.getpid()
+
+    def kill(status: int) -> NoReturn:
+        if os.getpid() == process:  # not in a process that the code has forked
+            os.kill(process, signal.SIGKILL)
+        _exit(status)
+
+    if is_fault_tolerant():
+        os._exit = kill
+    try:
+        yield
+    finally:
+        os._exit = _exit
+
+
 def _end_process(number: int, code: int) -> NoReturn:
     """Ends this process at once; under ULFM MPI would wait for it unless it is told. number: `launcher_rank`."""
     if is_fault_tolerant():
         report_death(number)
-    os._exit(code)
+    _exit(code)
 
 
 def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:

@@ -60,7 +60,7 @@ _Done = ctypes.CFUNCTYPE(
     None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 )
 _Handler = ctypes.CFUNCTYPE(
-    None, ctypes.c_size_t, ctypes.c_int, ctypes.POINTER(_Proc), ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
+    None, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Info), ctypes.c_size_t, ctypes.c_void_p,
     ctypes.c_size_t, _Done, ctypes.c_void_p,
 )  # fmt: skip
 
@@ -97,8 +97,9 @@ def on_death(rank: int, act: Callable[[], None]) -> Iterator[None]:
 
     def handle(*arguments: Any) -> None:
         nonlocal called
-        source, done, data = arguments[2], *arguments[7:]
-        if not called and source and source.contents.rank == rank and source.contents.nspace == namespace:
+        (info, count), (done, data) = arguments[3:5], arguments[7:]
+        affected = [info[k].value.data.proc.contents for k in range(count) if info[k].value.type == PROC]
+        if not called and any(dead.rank == rank and dead.nspace == namespace for dead in affected):
             called = True  # else again, where both the launcher and a rank report it
             act()
         if done:
