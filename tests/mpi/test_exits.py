@@ -16,7 +16,7 @@ from tests.faults.harness import job as started
 from tests.faults.harness import needs_tolerance, pids
 from tests.mpi.cases import job
 from tests.mpi.conftest import Start, until, write
-from tests.tiers import long, parameters
+from tests.tiers import parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
@@ -57,6 +57,7 @@ def test_a_rank_that_exits_is_noticed(
         assert run.clients.state.tolist() == ["live", "lost", "live", "live", "lost", "live"]
 
 
+@pytest.mark.long
 def test_the_others_go_on_after_a_rank_has_exited(faulty: Any, tmp_path: Path) -> None:
     """Longer than a rank would after the death of rank 0, which reports that of rank 2."""
     with started(tmp_path, 4, "run", faulty("exits in C", stop={"time": 8.0})) as command:
@@ -101,7 +102,8 @@ def test_a_server_that_exits_ends_the_job(faulty: Any, tmp_path: Path) -> None:
     assert done.code in (3, 5) and done.err.count("rank 0 died") == 3, str(done)
 
 
-@pytest.mark.parametrize("trouble", ["hangs", long("computes")])
+@pytest.mark.long
+@pytest.mark.parametrize("trouble", ["hangs", "computes"])
 def test_clients_that_compute_end_without_the_server(faulty: Any, tmp_path: Path, trouble: str) -> None:
     """Rank 0 is killed while all clients compute for ever: each rank ends itself."""
     with started(tmp_path, 4, "run", faulty(trouble, all=True)) as command:
@@ -113,15 +115,13 @@ def test_clients_that_compute_end_without_the_server(faulty: Any, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("clock", "all", "says"),
-    parameters(
-        [
-            (REAL, True, "no update for 8 s: the server waits for client"),
-            (VIRTUAL, False, "no update for 8 s: the server waits for clients 1, 4 on rank 2; faults.patience=null"),
-            (REAL, False, "the run is over: the server waits for clients 1, 4 on rank 2; faults.patience limits that"),
-        ],
-        [(VIRTUAL, False, "no update for 8 s: the server waits for clients 1, 4 on rank 2; faults.patience=null")],
-    ),
+    [
+        (REAL, True, "no update for 8 s: the server waits for client"),
+        (VIRTUAL, False, "no update for 8 s: the server waits for clients 1, 4 on rank 2; faults.patience=null"),
+        (REAL, False, "the run is over: the server waits for clients 1, 4 on rank 2; faults.patience limits that"),
+    ],
 )
+@pytest.mark.long
 def test_the_log_names_whom_the_server_waits_for(
     start: Start, tmp_path: Path, clock: dict[str, Any], all: bool, says: str
 ) -> None:
