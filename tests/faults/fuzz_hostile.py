@@ -115,7 +115,10 @@ def configuration(file: h5py.File, random: Random) -> None:
             [*untrusted.BOMBS.values(), EVIL, "a: !!python/object/apply:os.mkdir [executed]"]
         )
         return
-    config = yaml.safe_load(file.attrs["config"])
+    try:
+        config = yaml.safe_load(file.attrs["config"])
+    except yaml.YAMLError:  # what an earlier change has put there
+        return
     for _ in range(random.choice((1, 1, 3))):
         chance = random.random()
         if chance < 0.5:

@@ -244,7 +244,8 @@ def run(path: Path, more: dict[str, Any], **options: Any) -> Any:
 
 
 def test_a_target_accuracy_ends_the_run_of_one_logit(tmp_path: Path) -> None:
-    run(tmp_path / "run.h5", {"stop": {"updates": 10, "accuracy": 0.75}}, loss="bce", rows=ONE, y=[0, 0, 1, 1])
+    more = {"stop": {"updates": 10, "accuracy": 0.75}, "clock": {"mode": "virtual"}}
+    run(tmp_path / "run.h5", more, loss="bce", rows=ONE, y=[0, 0, 1, 1])
     with mpifl.open_run(tmp_path / "run.h5") as found:
         assert found.evaluations.test_accuracy.iloc[0] == 0.75 and found.evaluations.updates.max() < 5
 
