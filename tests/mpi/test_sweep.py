@@ -74,7 +74,7 @@ def test_whole_runs_side_by_side(run: Start, study: Write, tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_wrong_input_and_failed_runs(run: Start, study: Write, tmp_path: Path) -> None:
-    study("", ("[10, 100]", "[10, 1.0e+30]"))
+    study("", ("[10, 100]", "[10, 1.0e+45]"))
     for ranks, words, says in (
         (3, ["trials=0"], "mpifl: trials=0: a number of trials of at least 1, or a list of seeds"),
         (2, ["--processes", "2"], "mpifl: --processes=2: no such option under mpirun"),
@@ -171,7 +171,7 @@ def test_groups_work_side_by_side_in_real_time(run: Start, study: Write, tmp_pat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", ["1.0e+30", "10"])
+@pytest.mark.parametrize("step", ["1.0e+45", "10"])
 def test_a_run_that_fails_leaves_the_other_groups_alone(run: Start, study: Write, tmp_path: Path, step: str) -> None:
     """By refused updates, and by an error of the server's rule, which would end an MPI job of one run."""
     named = ("algorithm: {name: area,", 'algorithm: {name: "tests.mpi.own:FailingAtTen",')
@@ -226,7 +226,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("launcher")
 def test_a_sweep_starts_the_launcher(run: Start, study: Write, tmp_path: Path) -> None:
-    path = study("ranks: 2\nretries: 0\n", ("[10, 100]", "[10, 1.0e+30]"))
+    path = study("ranks: 2\nretries: 0\n", ("[10, 100]", "[10, 1.0e+45]"))
     done = run(0, *MPIFL, "sweep", "study.yaml", "--processes", "2")
     assert done.code == 3 and "3 of 4 runs completed, 1 failed" in done.out
     assert "the run failed: all clients are lost" in done.out
