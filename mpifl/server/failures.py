@@ -14,13 +14,11 @@ from mpifl.config.job import Faults
 from mpifl.errors import first_and_last_line
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.reports import FailureReports
-from mpifl.transport.server_end import ServerTransport, describe_clients
+from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, ServerTransport, describe_clients
 
 log = logging.getLogger(__package__)
 
 POLL_INTERVAL = 0.5  # s between two looks for silent clients
-QUIET = 8.0  # s without an update after which the log says whom the server waits for
-QUIET_INTERVAL = 60.0  # s between two such lines
 
 
 class Action(Enum):

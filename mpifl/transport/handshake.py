@@ -53,6 +53,10 @@ class Hello(NamedTuple):
     limits: Sequence[Sequence[Any]] = ()  # name, bytes, free bytes of each (`host_memory.MemoryLimit`)
     processes: str = ""  # the namespace of its process id: containers on one host may have one each
 
+    def shares_processes(self, other: Hello) -> bool:
+        """Whether a process id means the same process on both ranks."""
+        return (self.host, self.processes) == (other.host, other.processes)
+
 
 class RankResources(NamedTuple):
     """What a rank has to compute with."""
@@ -226,8 +230,7 @@ class Handshake:
 
     def _ranks_of_host(self) -> list[int]:
         """The other ranks whose processes this one can name."""
-        where = [(hello.host, hello.processes) for hello in self._hellos]
-        return [rank for rank in range(1, len(where)) if where[rank] == where[0]]
+        return [rank for rank, hello in enumerate(self._hellos) if rank and hello.shares_processes(self._hellos[0])]
 
     def _watch_ranks(self) -> None:
         if self.comm and is_fault_tolerant():
@@ -313,13 +316,13 @@ class Handshake:
         if self.comm and not is_fault_tolerant():
             abort_all_ranks(self.comm, code)
         hellos = self.gather_hellos()
-        _kill([hellos[rank] for rank in stuck], hellos[0].host)
+        _kill([hellos[rank] for rank in stuck], hellos[0])
 
     def end_process(self, code: int) -> None:
         """Ends this process at once; under ULFM, where the others may never notice, also the ranks of its host."""
         if self.comm and is_fault_tolerant():
             report_death(self._number)
-            _kill(self._hellos[1:], self._hellos[0].host)
+            _kill(self._hellos[1:], self._hellos[0])
         os._exit(code)
 
     def _gather(self) -> list[dict[str, Any]]:
@@ -377,10 +380,10 @@ class Handshake:
         self._sends.clear()
 
 
-def _kill(hellos: Sequence[Hello], host: str) -> None:
-    """Ends the processes on this host; a rank on another host ends itself (`client_rank.ClientRank`)."""
+def _kill(hellos: Sequence[Hello], own: Hello) -> None:
+    """Ends the processes that this rank can name; one on another host ends itself (`client_rank.ClientRank`)."""
     for hello in hellos:
-        if hello.host == host:
+        if hello.shares_processes(own):
             with contextlib.suppress(ProcessLookupError):  # the process has just ended
                 os.kill(hello.process, signal.SIGKILL)
 

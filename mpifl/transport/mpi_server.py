@@ -28,12 +28,11 @@ from mpifl.transport.frames import WITH_TEXT, FrameFormat, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, QUARANTINE, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
 from mpifl.transport.queues import Outbox, ReceivePool
-from mpifl.transport.server_end import describe_clients
+from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, describe_clients
 
 log = logging.getLogger(__package__)
 
 RELEASE_INTERVAL = 0.01  # s between two tests of the sends to all ranks
-NOTICE, NOTICE_INTERVAL = 8.0, 60.0  # s without a frame at the end, after which the log says whom the server waits for
 
 
 class MPIServerTransport:
@@ -346,13 +345,13 @@ class MPIServerTransport:
         for i in [i for i in self._buffers if i not in self._ready]:  # updates being consumed when the run failed
             self.release_update(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout
-        notice = time.perf_counter() + NOTICE
+        notice = time.perf_counter() + QUIET
         while (running := self.live_ranks - self._closed) or self._pool.active or self._ready or self._announced:
             try:
                 if self._progress(receive_vectors=True):
                     backoff.reset()
                     end = time.perf_counter() + timeout
-                    notice = time.perf_counter() + NOTICE
+                    notice = time.perf_counter() + QUIET
                 else:
                     backoff.pause()
             except RunFailed as error:
@@ -362,7 +361,7 @@ class MPIServerTransport:
                 self.release_update(i)
                 dropped += 1
             if time.perf_counter() > notice:
-                notice += NOTICE_INTERVAL
+                notice += QUIET_INTERVAL
                 hosted = [i for i, rank in enumerate(self.rank_of) if rank in running]
                 named = describe_clients(hosted, self.rank_of) if hosted else f"ranks {sorted(running)}"
                 log.warning("the run is over: the server waits for %s; faults.patience limits that", named)

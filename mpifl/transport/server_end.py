@@ -13,6 +13,8 @@ from mpifl.scheduling.schedule import UpdateSource
 from mpifl.transport.client_end import PartStatus
 
 MAX_NAMED = 8  # clients that `describe_clients` names
+QUIET = 8.0  # s without an update, or a last frame, after which the log says whom the server waits for
+QUIET_INTERVAL = 60.0  # s between two such lines
 
 
 class ServerTransport(UpdateSource, Protocol):
