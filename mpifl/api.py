@@ -87,20 +87,23 @@ def run(
     return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys)), comm=comm, observe=observers))
 
 
-def resume(path: str | Path, trust: bool = False) -> Run:
-    """Continues an interrupted run from its newest complete checkpoint, on any number of ranks.
+def resume(path: str | Path, *overrides: str, trust: bool = False) -> Run:
+    """Continues a run from its newest complete checkpoint, on any number of ranks: an interrupted one, or one that is
+    completed, if it is given a later end.
 
     Returns the open run file. Raises as `run` does.
 
     Args:
         path: The run file.
+        overrides: `"stop.updates=200"` and other keys of `stop`, `evaluate.every` or `.updates`, `algorithm.step_size`,
+            and keys of `checkpoint` and `memory`: their values from here on.
         trust: Import and run the code outside mpifl that the file names (algorithm, `problem.entry`, ...). Only for
             files from sources that you trust.
 
     Raises:
-        ConfigError: The run is completed, still running, or has no checkpoint.
+        ConfigError: The run is completed, still running, or has no checkpoint; or a key cannot be changed.
     """
-    return finished_run(execute(lambda: execution.resume_task(Path(path), trust=trust), observe=observers))
+    return finished_run(execute(lambda: execution.resume_task(Path(path), overrides, trust), observe=observers))
 
 
 def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) -> Run:

@@ -42,6 +42,7 @@ class Task(NamedTuple):
     job: Job
     replay: Run | None = None  # the run whose order of events is repeated
     resumed: ResumePoint | None = None  # the checkpoint to resume from
+    aside: Path | None = None  # the name under which the present run file is kept
 
 
 def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False) -> Task:
@@ -49,10 +50,10 @@ def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool | Mapping
 
     trust: Whether all code that the file names is trusted, or the names that are, by key.
     """
-    from mpifl.server.resume import find_resume_point
+    from mpifl.server.resume import ResumePoint, find_resume_point
 
     point = find_resume_point(path, overrides, trust)
-    return Task(point.job, resumed=point)
+    return Task(point.job, resumed=point) if isinstance(point, ResumePoint) else Task(point.job, aside=point.aside)
 
 
 def replay_task(
@@ -123,7 +124,7 @@ def _lead(
                 stack.enter_context(restored_torch(task.job))
                 result = run_server(
                     task.job, handshake, replay=task.replay, resumed=task.resumed, load=load_problem,
-                    signals=signals, contained=contained, observers=observers,
+                    signals=signals, contained=contained, observers=observers, aside=task.aside,
                 )  # fmt: skip
         except ConfigError as error:
             result = RunResult(2, error)

@@ -42,8 +42,8 @@ CHECK = Command(
 
 RESUME = Command(
     _resume,
-    "RUN.h5 [memory.key=value ...]",
-    "continue a run from its last complete checkpoint, on any number of ranks",
+    "RUN.h5 [stop.updates=N ...] [key=value ...]",
+    "continue a run from its last complete checkpoint, or after its end, on any number of ranks",
     {**TRUST, **LOGGING},
 )
 

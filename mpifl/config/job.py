@@ -23,6 +23,7 @@ from mpifl.scheduling.delays import Delay, NoDelay
 
 # Keys of a job that decide what it writes and where, or how it uses memory, and not what it computes.
 OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboard", "memory")
+NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
 MAX_EVALUATIONS = 1_000_000  # evaluations in a run in virtual time, which never merges them
 MAX_AGGREGATIONS = 1_000_000_000  # aggregations by time in a run in virtual time
 OWN_METRIC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
@@ -99,6 +100,10 @@ class Checkpoint(Config):
     """seconds of the run's clock; null: not by time"""
     updates: PositiveInt | None = None
     """updates that the server has consumed; null: not by updates"""
+    wall: PositiveFloat | None = 600.0
+    """seconds of wall time, or more where checkpoints take over 2% of the time; null: not by wall time"""
+    end: bool = False
+    """also when the run is completed, so that `mpifl resume` can extend it from there"""
 
 
 @dataclass(frozen=True)

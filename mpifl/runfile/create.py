@@ -35,19 +35,22 @@ def now() -> str:
 
 
 @contextlib.contextmanager
-def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
+def new_file(path: Path, overwrite: bool, aside: Path | None = None) -> Iterator[h5py.File]:
     """An empty HDF5 file that gets the name `path` when the block succeeds, and is removed when it fails.
 
+    aside: the name that the file of this path then gets.
     Raises ConfigError("output", ...) where `path` cannot be written, or exists and `overwrite` is false.
     """
     temporary = temporary_name(path)
     file = None
     try:
-        refuse_existing(path, overwrite)
+        refuse_existing(path, overwrite or aside is not None)
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # clearer errors than HDF5's
         file = _create(temporary)
         yield file
+        if aside:
+            path.rename(aside)
         rename(temporary, path, overwrite)
     except OSError as error:
         _discard(file, temporary)
@@ -109,9 +112,9 @@ def rename(temporary: Path, path: Path, overwrite: bool) -> None:
     temporary.unlink()
 
 
-def damaged_name(path: Path) -> Path:
-    """A name that no file has, under which a damaged run file is kept when another one takes its place."""
-    names = (path.with_name(f"{path.name}.damaged{k or ''}") for k in count())
+def spare_name(path: Path, why: str) -> Path:
+    """A name that no file has, under which a run file is kept when another one takes its place."""
+    names = (path.with_name(f"{path.name}.{why}{k or ''}") for k in count())
     return next(name for name in names if not os.path.lexists(name))
 
 

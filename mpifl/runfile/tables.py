@@ -163,7 +163,7 @@ class EventRow(NamedTuple):
     """time of the event"""
     kind: Annotated[str, Column("S32")]
     """`lost`, `rehosted`, `refused`, `aside`; `checkpoint`, `checkpoint-skipped`, `checkpoint-failed`, `resumed`;
-    `interrupted`, `failed`, `dropped`, `evaluation-skipped`"""
+    `changed`, a key of the job from here on; `interrupted`, `failed`, `dropped`, `evaluation-skipped`"""
     client: Annotated[int, Column("i4")] = -1
     """client that it is about; -1: none"""
     text: Annotated[str, Column("S512")] = ""

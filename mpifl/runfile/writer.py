@@ -45,7 +45,7 @@ class RunWriter:
     layout   names and shapes of the parts of x
 
     Raises ConfigError("output", ...) if the file cannot be made, or it or checkpoints beside it are there already and
-    `overwrite` is false. With `overwrite` they are removed.
+    `overwrite` is false. With `overwrite` they are removed; with `aside` the file is kept under that name.
 
     id       identifies the run, also after it was resumed
     session  identifies this writer: a resume draws another one
@@ -73,9 +73,10 @@ class RunWriter:
         x0: np.ndarray,
         layout: Sequence[tuple[str, tuple[int, ...]]],
         overwrite: bool = False,
+        aside: Path | None = None,
     ) -> None:
         self.path = Path(path)
-        with new_file(self.path, overwrite) as file:
+        with new_file(self.path, overwrite, aside) as file:
             create_datasets(file, attrs, clients, np.asarray(x0), layout)
             remove(folder_of(self.path))  # a resume would take a set that remains if it found no run file
         self._begin(file)
@@ -110,7 +111,7 @@ class RunWriter:
         """
         writer = cls.__new__(cls)
         writer.path = path = Path(path)
-        with new_file(path, overwrite=True) as file:
+        with new_file(path, overwrite=True, aside=aside) as file:
             _check_not_resumed(path, session)
             create_datasets(file, attrs, clients, np.asarray(x), layout, version, states)
             file.attrs.modify("began", np.float64(attrs.get("began", np.nan)))
@@ -122,8 +123,6 @@ class RunWriter:
             file["clients/updates"][...] = _updates_by_client(path, file, len(states))
             file.flush()
             os.fsync(file.id.get_vfd_handle())
-            if session is None and aside is not None:
-                path.rename(aside)
         with contextlib.suppress(OSError):  # a set that remains has another session
             undo(folder_of(path), int(attrs["resumed_from"]))
         with contextlib.suppress(OSError):  # the next checkpoint syncs the folder again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf, nan, nextafter
+from time import perf_counter
 
 from mpifl.algorithms.participation import Trigger
 from mpifl.checkpoint.snapshot import ScheduleState
@@ -37,6 +38,7 @@ class LiveSchedule:
         evaluate_updates: int | None = None,
         checkpoint_every: float | None = None,
         checkpoint_updates: int | None = None,
+        checkpoint_end: bool = False,
         timeline: Timeline | None = None,
         progress: LocalProgress | None = None,
     ) -> None:
@@ -45,7 +47,7 @@ class LiveSchedule:
         self._stop_time, self._stop_updates = stop_time or inf, stop_updates or inf
         self._evaluate_every, self._evaluate_updates = evaluate_every or inf, evaluate_updates
         self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
-        self._periodic_checkpoints = min(self._checkpoint_every, self._updates_per_checkpoint) < inf
+        self.checkpoint_end, self.next_checkpoint = checkpoint_end, inf
         self.deterministic = clock.deterministic
         self.contact_time, self.cancel, self.on_seconds = clock.contact_time, clock.cancel, clock.on_seconds
         self.round_size = 0
@@ -98,6 +100,7 @@ class LiveSchedule:
 
     def _checkpoint_due(self) -> bool:
         due = self.checkpoint_requested or self._updates - self._updates_at_checkpoint >= self._updates_per_checkpoint
+        due = due or perf_counter() >= self.next_checkpoint
         if self._checkpoint_every < inf and self.clock.now() >= (self._checkpoints + 1) * self._checkpoint_every:
             due, self._checkpoints = True, max(self._checkpoints + 1, int(self.clock.now() / self._checkpoint_every))
         if due:
@@ -110,7 +113,7 @@ class LiveSchedule:
         if self._evaluated is None:
             yield self._evaluation(0.0)
         while self._updates < self._stop_updates:
-            if (self._periodic_checkpoints or self.checkpoint_requested) and self._checkpoint_due():
+            if self._checkpoint_due():
                 yield Event("checkpoint", clock.time)
             if self._unaggregated and not clock.has_in_flight and self.alarm == inf and not (trigger and trigger.timed):
                 self._count_aggregation()
@@ -156,6 +159,8 @@ class LiveSchedule:
                 yield self._evaluation(clock.time, clock.time - next_evaluation)
             else:
                 break
+        if self.checkpoint_end:  # before the evaluation, which a run that goes on does not have
+            yield Event("checkpoint", clock.time, ends=True)
         if self._evaluated != (clock.time, self._updates, self._aggregations):
             yield self._evaluation(clock.time, max(0.0, clock.time - self._stop_time))
 

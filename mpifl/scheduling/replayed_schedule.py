@@ -47,7 +47,7 @@ class ReplaySchedule:
         self._updates, self._timed, self._incidents = updates, timed, incidents
         self._aggregations, self._evaluations = aggregations, evaluations
         self.round_size = 0
-        self.checkpoint_requested = False
+        self.checkpoint_requested = self.checkpoint_end = False
         self.alarm = inf  # recorded alarms are aggregations of the record, except polls
         self._aggregated = 0
         self._aggregates = False  # whether the last update triggered an aggregation
@@ -156,6 +156,8 @@ def _incidents(run: Run) -> list[ClientIncident]:
     if (events.kind == "rehosted").any():
         text = "a run without rehosted clients: they continue from an older state, which it does not hold"
         raise ConfigError("run file", run.path, text)
+    if events.text[events.kind == "changed"].str.startswith("algorithm.").any():
+        raise ConfigError("run file", run.path, "a run whose method was the same from its start to its end")
     failures = events[events.kind.isin(["refused", "lost"])]
     lost = failures[(failures.kind == "lost") & (failures.updates >= 0)]
     late = any((clients[row.updates :] == row.client).any() for row in lost.itertuples())

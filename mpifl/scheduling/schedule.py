@@ -21,6 +21,7 @@ class Event(NamedTuple):
     aggregates: bool = False  # this update triggers an aggregation
     late_by: float = 0.0  # s from when the evaluation was due to `time`
     text: str = ""
+    ends: bool = False  # this checkpoint is that of the run's end
 
 
 class UpdateSource(Protocol):
@@ -47,6 +48,7 @@ class Schedule(Protocol):
     is_replay: bool
     round_size: int  # updates that complete the present synchronous round; the server loop sets it
     checkpoint_requested: bool  # a checkpoint is to be the next event; the server loop sets it
+    checkpoint_end: bool  # the run's end is a checkpoint
     alarm: float  # s: when the algorithm wants to aggregate, or to poll; the server loop sets it
     polls: bool  # alarms are polls, at which rounds begin; the server loop sets it
     progress: LocalProgress | None  # the local steps of clients between polls; None: as many as they may take

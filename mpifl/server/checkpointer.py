@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mpifl.server.loop import ServerLoop
 
 log = logging.getLogger(__package__)
+MAX_SHARE = 0.02  # of the wall time: what checkpoints by wall time take at most
 
 
 class Checkpointer:
@@ -47,10 +48,10 @@ class Checkpointer:
     def __init__(
         self, writer: RunWriter, evaluator: Evaluator, ranks: ServerTransport, schedule: LiveSchedule,
         algorithm: Algorithm, wall_seconds: Callable[[], float], rehost: bool, base: ServerSnapshot | None = None,
-        segments: Sequence[Segment] = (),
+        segments: Sequence[Segment] = (), interval: float | None = None,
     ) -> None:  # fmt: skip
         """wall_seconds returns the run's time so far; `base` is the snapshot that the run resumed from, `segments` its
-        rows."""
+        rows. interval: seconds of wall time between two checkpoints; longer where they take long."""
         self.folder = folder_of(writer.path)
         self._writer, self._evaluator, self._ranks, self._schedule = writer, evaluator, ranks, schedule
         self._wall_seconds, self._part = wall_seconds, PartWriter(self.folder, 0)
@@ -71,12 +72,15 @@ class Checkpointer:
         self._began = 0.0  # perf_counter when it was begun
         self._committing: Future[None] | None = None
         self._alive: Lock | None = None
+        self._interval = interval or inf
+        schedule.next_checkpoint = time.perf_counter() + self._interval
         self.busy = False
         self.complete = 0  # number of the last complete checkpoint that this run has taken
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
     def begin(self, time_: float, loop: ServerLoop) -> None:
         """Begins a checkpoint, unless the one before is still being written."""
+        self._schedule.next_checkpoint = time.perf_counter() + self._interval
         if self.busy:
             self._record(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
             return
@@ -139,6 +143,7 @@ class Checkpointer:
             self.busy, self.complete = False, self._number
             self._base, self._sums, self._since = self._current, self._since, {}
             size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
+            self._schedule.next_checkpoint = self._began + max(self._interval, seconds / MAX_SHARE)
             text = f"{self._number}: {len(self._parts)} parts, {size / 1e6:.3g} MB, {seconds:.3g} s"
             self._record(time_, "checkpoint", text, loop)
             log.debug("checkpoint %s", text)

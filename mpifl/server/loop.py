@@ -47,6 +47,9 @@ class Checkpointer(Protocol):
     def begin(self, time: float, loop: ServerLoop) -> None:
         """Begins a snapshot of the run as it is now; called between two events."""
 
+    def finish(self, time: float, loop: ServerLoop) -> None:
+        """Waits for a snapshot in progress."""
+
     def poll(self, time: float, loop: ServerLoop) -> None:
         """Advances a snapshot in progress, without waiting."""
 
@@ -194,7 +197,7 @@ class ServerLoop:
             elif kind == "poll":
                 self.start_round(event.time)
             elif kind == "evaluate":
-                if self.evaluate(event.time, event.late_by):
+                if self.evaluate(event.time, event.late_by) and not self.schedule.checkpoint_end:
                     return True
             elif kind == "idle":
                 consumed = self.updates + self.failures.refusals
@@ -204,15 +207,18 @@ class ServerLoop:
             elif kind == "lost":
                 self._lose(event.time, event.client, LOST, event.text)
             elif kind == "checkpoint" and checkpointer:
+                if event.ends:
+                    checkpointer.finish(event.time, self)
                 checkpointer.begin(event.time, self)
-                if ending() == "interrupted":
-                    self.evaluate(event.time)
-                    return False
+                if end := ending():
+                    if end == "interrupted" or self.evaluated < event.time:
+                        self.evaluate(event.time)
+                    return end == "stopped"
             if transport.client_failures or patient or (checkpointer and checkpointer.busy):
                 self._after_event(event.time)
             self.schedule.alarm = self.algorithm.alarm(self.server)
             if end := ending():
-                if end == "interrupted" and checkpointer:
+                if checkpointer and (end == "interrupted" or self.schedule.checkpoint_end):
                     self.schedule.checkpoint_requested = True  # the next event
                     continue
                 if kind != "evaluate":

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mpifl.checkpoint.sets import Checkpoint, Manifest, belongs, newest, undone
 from mpifl.checkpoint.snapshot import ServerSnapshot
 from mpifl.client.checkpointing import ResumePayload
-from mpifl.config.job import Job
-from mpifl.config.read import job_from_dict, parse_override, set_key
+from mpifl.config.job import NOT_IDENTITY, Job
+from mpifl.config.read import job_from_dict, job_to_dict, parse_override, set_key
 from mpifl.config.trust import check_sizes, check_trusted, split_overrides
 from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
-from mpifl.runfile.checkpoint_folder import folder_of
-from mpifl.runfile.create import damaged_name
+from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.runfile.create import spare_name
 from mpifl.runfile.reader import UnreadableRun
 from mpifl.runfile.run_lock import check_not_written
 from mpifl.safe_input import parse_yaml
 from mpifl.server.client_table import LIVE
 
 log = logging.getLogger(__package__)
+# Keys, and beginnings of keys, that a resume can change.
+CHANGEABLE = ("stop", "evaluate.every", "evaluate.updates", "algorithm.step_size", "checkpoint", "memory")
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class ResumePoint:
     session: str | None  # attribute of the run file; None: that is missing or cannot be read
     aside: Path | None  # the name that a run file gets which cannot be read
     passed: list[str]  # why the run file or newer checkpoints cannot be used, a clause each
+    changed: Mapping[str, tuple[Any, Any]]  # keys of the job that this resume changes, with old and new values
 
     def payload(self) -> ResumePayload:
         """Where the snapshots of the live clients are, for the ranks that host these."""
@@ -47,21 +54,36 @@ class ResumePoint:
         return ResumePayload(folder, self.snapshot.number, live, loop.clients.in_flight)
 
 
+class Restart(NamedTuple):
+    """A run that is computed again from its start."""
+
+    job: Job
+    aside: Path  # the name that its present file gets
+
+
 def find_resume_point(
     path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False
-) -> ResumePoint:
+) -> ResumePoint | Restart:
     """The newest usable checkpoint of a run file. Raises ConfigError where the run cannot be resumed.
 
-    overrides  `key=package.module:Class` for code outside mpifl that the file names and that is trusted; `memory.*=`
+    A completed run without one is to be computed again from its start, if its order of events can be repeated.
+
+    overrides  `key=value` with one of the keys CHANGEABLE, or code outside mpifl that the file names and that is
+               trusted; a completed run needs a later end
     trust      trust all such code, or what has these names, by key
     """
     if path.is_symlink():  # the file itself is replaced, not the link to it
         path = Path(os.path.realpath(path))
     folder, session, aside = folder_of(path), None, None
+    given = [parse_override(override) for override in overrides]
+    reached: Reached | None = None
+    config: dict[str, Any] = {}
     try:
         with open_run(path) as run:
-            _check_resumable(run)
+            _check_resumable(run, extend=any(key.partition(".")[0] == "stop" for key, _ in given))
             session = str(run.attrs.get("session", ""))
+            if run.status == "completed" and not run.open_ended:
+                reached, config = Reached.of(run), copy.deepcopy(dict(run.config))
             checkpoint, passed = newest(folder, run.id, partial(_is_undone, run))
     except UnreadableRun as error:
         checkpoint, passed = newest(folder, None, partial(undone, folder))
@@ -71,28 +93,97 @@ def find_resume_point(
             raise ConfigError("resume", path, expected) from error
         if path.exists():
             check_not_written(path, "resume")
-            aside = damaged_name(path)
+            aside = spare_name(path, "damaged")
             passed.insert(0, f"{path.name} cannot be read and is kept as {aside.name}")
         else:
             passed.insert(0, f"{path.name} is missing")
-    if checkpoint is None:
+    if checkpoint is None and not reached:
         why = f": {'; '.join(passed)}" if passed else ""
         raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder}{why}")
-    snapshot = checkpoint.server()
-    config = _config(snapshot, folder)
-    named, others = split_overrides(config, path, map(parse_override, overrides))
-    for key, value in others:
-        if key.partition(".")[0] != "memory":
-            expected = "a run is resumed as it was; only memory and the code that it names can be given"
-            raise ConfigError(key, value, expected)
-        set_key(config, key, value)
+    snapshot = checkpoint.server() if checkpoint else None
+    config = _config(snapshot, folder) if snapshot else config
+    named, others = split_overrides(config, path, given)
+    changed = _change(config, others)
     check_trusted(config, path, "resume", named, trust)
-    sizes = [array.size for array in snapshot.algorithm.values()]
-    check_sizes(config, path, len(snapshot.client_rank), max(sizes, default=0))
+    if checkpoint and snapshot:
+        sizes = [array.size for array in snapshot.algorithm.values()]
+        check_sizes(config, path, len(snapshot.client_rank), max(sizes, default=0))
     job = replace(job_from_dict(config), output=str(path))
+    if snapshot and any(key.startswith("stop") for key in changed):
+        reached = reached or Reached(snapshot.loop.updates, snapshot.time, snapshot.evaluator.best)
+    if reached:
+        reached.check(job)
+    if not snapshot or not checkpoint:
+        return _restart(job, changed, passed)
+    if reached and (undo := reached.updates - snapshot.loop.updates):
+        passed.append(f"{undo:,} updates after it are computed again")
     for clause in passed:
         log.warning("%s: resuming from checkpoint %d", clause, checkpoint.number)
-    return ResumePoint(job, checkpoint, snapshot, session, aside, passed)
+    return ResumePoint(job, checkpoint, _adapted(snapshot, job, changed), session, aside, passed, changed)
+
+
+def _restart(job: Job, changed: Iterable[str], passed: Sequence[str]) -> Restart:
+    """A completed run from its start to a later end. Raises ConfigError where that is another run."""
+    path = Path(job.output)
+    if job.clock.mode != "virtual" or any(not key.startswith("stop") for key in changed):
+        why = "".join(f"; {clause}" for clause in passed)
+        raise ConfigError("resume", path, f"a completed run with a checkpoint at its end (checkpoint.end: true){why}")
+    aside = spare_name(path, "before")
+    log.warning("%s has no checkpoint: computing it again from its start; this file is kept as %s", path, aside.name)
+    return Restart(job, aside)
+
+
+class Reached(NamedTuple):
+    """What a run has reached, or its checkpoint."""
+
+    updates: int
+    time: float  # s of the run's clock
+    accuracy: float  # the largest test accuracy; nan: none
+
+    @classmethod
+    def of(cls, run: Run) -> Reached:
+        time, accuracy = (run.rows("evaluations", name, 0, None) for name in ("time", "test_accuracy"))
+        return cls(run.count("updates"), float(max(time, default=0.0)), float(np.fmax.reduce(accuracy, initial=-inf)))
+
+    def check(self, job: Job) -> None:
+        """Raises ConfigError where the job would end there as well."""
+        for key, value in self._asdict().items():
+            target = getattr(job.stop, key)
+            if target is not None and target <= value:
+                raise ConfigError(f"stop.{key}", target, f"more than the {value:.6g} that the run has reached, or null")
+
+
+def _change(config: dict[str, Any], overrides: Iterable[tuple[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Sets keys of a resumed run's configuration; their old and new values. Raises ConfigError for another key."""
+    before = copy.deepcopy(config)
+    for key, value in overrides:
+        set_key(config, key, value)
+    old, new = _flat(before), _flat(config)
+    changed = {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
+    for key, value in overrides:
+        if not key.startswith(CHANGEABLE):
+            raise ConfigError(key, value, f"one of the keys that a resume can change: {', '.join(CHANGEABLE)}")
+    return changed
+
+
+def _flat(section: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The values of a configuration by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return found
+
+
+def _adapted(snapshot: ServerSnapshot, job: Job, changed: Container[str]) -> ServerSnapshot:
+    """The snapshot, with the counts of due times by the intervals of the job, and its target not yet reached."""
+    schedule, evaluator, time = snapshot.schedule, snapshot.evaluator, snapshot.schedule.clock.time
+    if "evaluate.every" in changed:
+        schedule = replace(schedule, evaluations=int(time / job.evaluate.every) if job.evaluate.every else 0)
+    if "checkpoint.every" in changed:
+        schedule = replace(schedule, checkpoints=int(time / job.checkpoint.every) if job.checkpoint.every else 0)
+    if "stop.accuracy" in changed:
+        evaluator = replace(evaluator, reached=False)
+    return replace(snapshot, schedule=schedule, evaluator=evaluator)
 
 
 def _config(snapshot: ServerSnapshot, folder: Path) -> dict[str, Any]:
@@ -111,11 +202,43 @@ def _is_undone(run: Run, manifest: Manifest) -> bool:
     return "session" in attrs and not belongs(manifest, run.id, attrs["session"], attrs.get("resumed_from", 0))
 
 
-def _check_resumable(run: Run) -> None:
-    """Raises ConfigError for a run that is completed, a replay, or live."""
-    if run.status == "completed" and not run.open_ended:
-        raise ConfigError("resume", run.path, "a run that was interrupted; this one is completed")
+def _check_resumable(run: Run, extend: bool) -> None:
+    """Raises ConfigError for a replay, a live run, or one that is completed; extend: a later end is given."""
+    if run.status == "completed" and not run.open_ended and not extend:
+        raise ConfigError("resume", run.path, "a later end of this completed run: stop.updates=N or stop.time=S")
     if run.attrs.get("clock") == "replay":
         raise ConfigError("resume", run.path, "a run; repeat a replay from the run that it replays")
     if run.open_ended:
         check_not_written(run.path, "resume", run.host)
+
+
+def unfinished_name(job: Job) -> Path | None:
+    """The name under which the file of an earlier run of this job is kept, which ended before it had a checkpoint.
+
+    None: there is no such file. Raises ConfigError where the earlier run is live, or can be resumed.
+    """
+    path = Path(job.output)
+    if job.overwrite or not path.is_file():
+        return None
+    try:
+        with open_run(path) as run:
+            if not is_unfinished(run, job):
+                return None
+            host = run.host
+    except UnreadableRun:
+        return None
+    check_not_written(path, "output", host)
+    if sets(folder_of(path)):
+        text = f"a new file; this run can be continued: mpifl resume {path} (overwrite=true starts it anew)"
+        raise ConfigError("output", path, text)
+    aside = spare_name(path, "unfinished")
+    log.warning("%s: a run of this job ended without a checkpoint; it starts anew, and this file is kept as %s",
+                path, aside.name)  # fmt: skip
+    return aside
+
+
+def is_unfinished(run: Run, job: Job) -> bool:
+    """Whether a run file is that of an earlier run of this job that is not completed."""
+    earlier, now = ({k: v for k, v in each.items() if k not in NOT_IDENTITY} for each in (run.config, job_to_dict(job)))
+    completed = run.status == "completed" and not run.open_ended
+    return not completed and run.attrs.get("clock") != "replay" and earlier == now

@@ -21,7 +21,7 @@ from mpifl.text import format_duration
 from mpifl.transport.detection import name_of
 
 if TYPE_CHECKING:
-    from mpifl.config.job import Job
+    from mpifl.config.job import Checkpoint, Job
     from mpifl.problems import Problem
     from mpifl.server.loop import ServerLoop
 
@@ -56,7 +56,7 @@ def _start_lines(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: s
         f"ranks: {_ranks(attrs)}",
         f"clock: {_clock(attrs['clock'], config['clock']['delay'], config['clock']['availability'])}",
         f"stop: {_targets(job)}; evaluation: {_cadence(job.evaluate.every, job.evaluate.updates)}",
-        f"output: {Path(job.output).absolute()}; checkpoints: {_cadence(job.checkpoint.every, job.checkpoint.updates)}",
+        f"output: {Path(job.output).absolute()}; checkpoints: {_checkpoints(job.checkpoint)}",
     ]
     return [lines[0], *([origin] if origin else []), *lines[1:]]
 
@@ -110,10 +110,18 @@ def _targets(job: Job) -> str:
 
 
 def _cadence(seconds: float | None, updates: int | None) -> str:
-    """How often something is done, which may also be done when a signal ends the run."""
-    times = [f"{seconds:g} s"] if seconds else []
-    times += [f"{updates:,} updates"] if updates else []
-    return f"every {' and every '.join(times)}" if times else "only when a signal ends the run"
+    """How often something is done."""
+    times = [f"every {seconds:g} s"] if seconds else []
+    times += [f"every {updates:,} updates"] if updates else []
+    return " and ".join(times)
+
+
+def _checkpoints(checkpoint: Checkpoint) -> str:
+    """When checkpoints are saved."""
+    times = [_cadence(checkpoint.every, checkpoint.updates)] if checkpoint.every or checkpoint.updates else []
+    times += [f"every {format_duration(checkpoint.wall)} of wall time"] if checkpoint.wall else []
+    times += ["at the end"] if checkpoint.end else []
+    return f"{', '.join(times)}{' and ' if times else ''}when a signal ends the run"
 
 
 class RunLog:

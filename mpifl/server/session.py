@@ -36,7 +36,6 @@ from mpifl.transport.launcher import is_mpi_error
 from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
-    from mpifl.checkpoint.snapshot import ServerSnapshot
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.runfile import Run, RunWriter
@@ -115,6 +114,7 @@ class Session:
                 self.writer, self.evaluator, self.transport, live, job.algorithm, self._wall_seconds,
                 rehost=job.faults.lost == "rehost", base=snapshot,
                 segments=self.resumed.checkpoint.manifest.segments if self.resumed else (),
+                interval=job.checkpoint.wall,
             )  # fmt: skip
         self.loop = ServerLoop(
             job.algorithm, self.server, self.clients, self.transport, self.schedule, recorder=self.writer,
@@ -123,14 +123,15 @@ class Session:
         )  # fmt: skip
         self._reports = self.loop.failures.reports
         if self.resumed:
-            self._resume(self.resumed.snapshot, self.resumed.passed)
+            self._resume(self.resumed)
 
     def _wall_seconds(self) -> float:
         """Wall time since the run began, earlier sessions included."""
         return self._earlier + time.perf_counter() - self._begin
 
-    def _resume(self, snapshot: ServerSnapshot, passed: Sequence[str]) -> None:
-        """Restores the server; passed: why newer checkpoints cannot be used."""
+    def _resume(self, point: ResumePoint) -> None:
+        """Restores the server."""
+        snapshot = point.snapshot
         self.loop.load(snapshot.loop)
         self.loop.time = snapshot.time
         self.evaluator.reached = snapshot.evaluator.reached
@@ -139,12 +140,14 @@ class Session:
             self.evaluator.submit(
                 EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies, age)
             )
-        text = "; ".join([f"from checkpoint {snapshot.number}", *passed])
+        origin = "; ".join([f"from checkpoint {snapshot.number}", *point.passed])
         with open_run(self.writer.path) as file:
             refused = file.events[file.events.kind == "refused"]
         for i, reason in zip(refused.client.tolist(), refused.text.tolist(), strict=True):
             self.loop.failures.note_refusal(i, reason)
-        self.writer.append(EventRow(snapshot.time, "resumed", -1, text, self.loop.updates, self.loop.version))
+        changes = [("changed", f"{key}={new}, before {old}") for key, (old, new) in point.changed.items()]
+        for kind, text in [("resumed", origin), *changes]:
+            self.writer.append(EventRow(snapshot.time, kind, -1, text, self.loop.updates, self.loop.version))
 
     # -- the run -------------------------------------------------------------------------------------------------------
     def run(self) -> RunResult:
@@ -212,7 +215,7 @@ class Session:
             name = signal.Signals(self.signals.numbers[0]).name
             self._record("interrupted", f"by {name}; updates under way are not applied")
             complete = self._close(status, x)
-        if self.checkpointer and not ends_all and self.signals.numbers:
+        if self.checkpointer and not ends_all and (status == "completed" or self.signals.numbers):
             self._finish_checkpoint()
         dropped = 0 if ends_all else self.transport.shut_down(self._patience(0.8))
         if self.checkpointer:
@@ -242,7 +245,7 @@ class Session:
         return max(self.loop.time, now)
 
     def _finish_checkpoint(self) -> None:
-        """Waits for the checkpoint that a signal requested."""
+        """Waits for the checkpoint that the end or a signal requested, or that is in progress."""
         assert self.checkpointer
         try:
             self.checkpointer.finish(self._event_time(), self.loop, self._patience(0.7))

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
     load: Callable[[Job], Problem] | None = None, signals: SignalRecorder | None = None, contained: bool = False,
-    observers: Sequence[RowsObserver] = (),
+    observers: Sequence[RowsObserver] = (), aside: Path | None = None,
 ) -> RunResult:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
     stuck. `load`: returns the job's problem, which may have been loaded before. `signals`: end the run.
     `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
-    `observers`: get the rows that the run file gets.
+    `observers`: get the rows that the run file gets. `aside`: the name under which the present run file is kept.
     """
     from mpifl import problems
     from mpifl.config.own_classes import check_class
@@ -53,6 +53,7 @@ def run_server(
     from mpifl.server.evaluation_metrics import check_evaluation, check_target
     from mpifl.server.memory_estimate import check_memory, kept_vectors, problem_size
     from mpifl.server.provenance import attributes
+    from mpifl.server.resume import unfinished_name
     from mpifl.server.run_log import log_start
     from mpifl.server.session import Session
 
@@ -101,7 +102,8 @@ def run_server(
     if resumed and isinstance(schedule, LiveSchedule):
         schedule.load(resumed.snapshot.schedule)
     else:
-        refuse_existing(Path(job.output), job.overwrite)
+        aside = aside or unfinished_name(job)
+        refuse_existing(Path(job.output), job.overwrite or aside is not None)
         if job.overwrite:
             refuse_live(Path(job.output))
     resources = problems.ComputeResources(*rank_resources(hellos)[0])
@@ -121,7 +123,7 @@ def run_server(
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
     signals.record()  # a run whose file is there ends with a checkpoint
-    writer = _open_run_file(job, problem, x0, rates, server, attrs, resumed)
+    writer = _open_run_file(job, problem, x0, rates, server, attrs, resumed, aside)
     origin = f"resumed from checkpoint {resumed.snapshot.number}" if resumed else ""
     log_start(job, problem, attrs, f"replay of {replay.path}" if replay else origin)
     handshake.start_ranks()
@@ -196,7 +198,7 @@ def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -
 
 def _open_run_file(
     job: Job, problem: Problem, x0: np.ndarray, rates: np.ndarray | None, server: State, attrs: dict[str, Any],
-    resumed: ResumePoint | None,
+    resumed: ResumePoint | None, aside: Path | None,
 ) -> RunWriter:  # fmt: skip
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
     from mpifl.runfile import RunWriter
@@ -213,7 +215,8 @@ def _open_run_file(
         if job.overwrite and is_locked(Path(job.output)):  # a reader or a run that began meanwhile has locked it
             refuse_live(Path(job.output))
         return RunWriter(
-            job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite
+            job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite,
+            aside=aside,
         )  # fmt: skip
     snapshot = resumed.snapshot
     kept = {"id": snapshot.run, "started": snapshot.started, "began": snapshot.began, "resumed_from": snapshot.number}
@@ -235,6 +238,6 @@ def _live_schedule(
     return LiveSchedule(
         clock, job.algorithm.aggregation_trigger(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
         evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,
-        checkpoint_every=job.checkpoint.every, checkpoint_updates=job.checkpoint.updates, timeline=timeline,
-        progress=progress,
+        checkpoint_every=job.checkpoint.every, checkpoint_updates=job.checkpoint.updates,
+        checkpoint_end=job.checkpoint.end, timeline=timeline, progress=progress,
     )  # fmt: skip

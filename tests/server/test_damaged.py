@@ -161,7 +161,11 @@ def touched(path: Path) -> Iterator[None]:
 
 def test_words_too_many(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     _, path = interrupted
-    for words, text in (([], "RUN.h5"), ([path, path], "RUN.h5"), ([path, "stop.updates=9"], "resumed as it was")):
+    for words, text in (
+        ([], "RUN.h5"),
+        ([path, path], "RUN.h5"),
+        ([path, "stop.updates=9"], "that the run has reached"),
+    ):
         assert mpifl("resume", *words) == 2
         assert text in capsys.readouterr().err
     assert mpifl("resume", path.with_name("none.h5")) == 2

@@ -68,7 +68,10 @@ def test_commands_log_where_stderr_is_no_terminal(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in block] == ["job", "ranks", "clock", "stop", "output"]
     assert block[0] == "job: logged, fedbuff, 4 clients, 640 parameters, seed 0"
     assert block[3] == "stop: 1.2 s or 3,000,000 updates; evaluation: every 0.5 s"
-    assert block[4] == f"output: {tmp_path}/x.h5; checkpoints: only when a signal ends the run"
+    assert (
+        block[4]
+        == f"output: {tmp_path}/x.h5; checkpoints: every 10 min 0 s of wall time and when a signal ends the run"
+    )
     progress = [line for line in lines if not line.startswith("    ")]
     assert 3 <= len(progress) <= 5  # 1.2 s at 0.25 s
     assert all(re.match(stamp + r"[\d.]+ of 1.2 s \(\d+%\), [\d,]+ updates", line) for line in progress)

@@ -24,7 +24,7 @@ from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of, sets
-from mpifl.runfile.create import damaged_name
+from mpifl.runfile.create import spare_name
 from mpifl.runfile.run_lock import is_locked
 from mpifl.safe_input import parse_json, read_file
 from mpifl.tools.analysis.labels import DAMAGE, INDEX, plain_labels, warn_of_damage
@@ -238,7 +238,7 @@ def keep_damaged(job: Job, ranks: int) -> None:
     path = Path(job.output)
     status, _, config = _file_status(path, with_config=True)
     if status != "waiting" and (config is None or not _is_of(job, ranks, config)):
-        path.rename(damaged_name(path))
+        path.rename(spare_name(path, "damaged"))
 
 
 def _is_of(job: Job, ranks: int, config: Mapping[str, Any]) -> bool:

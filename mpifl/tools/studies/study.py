@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mpifl.config import read
-from mpifl.config.job import OUTPUT_KEYS, Job
+from mpifl.config.job import NOT_IDENTITY, Job
 from mpifl.config.packaged import find_file
 from mpifl.config.schema import Reader, fields_of
 from mpifl.config.types import Config, NonNegativeInt, PositiveInt
@@ -23,7 +23,6 @@ from mpifl.rng import stream
 from mpifl.tools.studies.axes import MAX_RUNS, Point, combinations, without_excluded
 
 FREE = ("set", "axes", "exclude", "page")  # sections with readers of their own, not fields of `StudyOptions`
-NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
 OF_THE_STUDY = {  # keys of a job that a study sets in each run
     "seed": "no such key here: trials has the seeds of the runs",
     "name": "no such key here: the runs are named after the study, whose name is the key name of the study file",

@@ -18,13 +18,14 @@ from string import Template
 from typing import NamedTuple
 
 from mpifl.config.job import Job
-from mpifl.config.read import job_to_dict, load, parse_override
+from mpifl.config.read import load, parse_override
 from mpifl.errors import ConfigError
 from mpifl.runfile import open_run
-from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.create import refuse_existing, refuse_live
+from mpifl.server.resume import is_unfinished
 from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.study import NOT_IDENTITY, Study
+from mpifl.tools.studies.study import Study
 from mpifl.tools.submit.site import Site
 
 COMMANDS = {"slurm": ["sbatch"], "pbs": ["qsub"], "flux": ["flux", "batch"], "lsf": ["bsub"]}
@@ -122,16 +123,14 @@ def _jobs(job: Job, path: Path, overrides: Sequence[str], output: Path, seeds: S
 
 
 def _continues(job: Job) -> bool:
-    """Whether an interrupted run of this job with a checkpoint is there. Raises ConfigError for any other file."""
+    """Whether an interrupted run of this job is there. Raises ConfigError for any other file."""
     path = Path(job.output)
     if job.overwrite or path.is_dir() or not os.path.lexists(path):
         refuse_existing(path, job.overwrite)
         return False
     refuse_live(path)
     with open_run(path) as run:
-        keys = (run.config, job_to_dict(job))
-        earlier, now = ({k: v for k, v in each.items() if k not in NOT_IDENTITY} for each in keys)
-        if run.status == "completed" or earlier != now or not sets(folder_of(path)):
+        if not is_unfinished(run, job):
             refuse_existing(path, overwrite=False)
     return True
 

@@ -22,7 +22,7 @@ from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
 
 Columns = Mapping[str, np.ndarray]
 RUN_EVENTS = (  # events that are about no client
-    "checkpoint", "checkpoint-skipped", "checkpoint-failed", "resumed", "interrupted", "failed", "dropped",
+    "checkpoint", "checkpoint-skipped", "checkpoint-failed", "resumed", "changed", "interrupted", "failed", "dropped",
     "evaluation-skipped",
 )  # fmt: skip
 FAILURES = ("refused", "rehosted", "lost", "aside")  # events that change which messages are in flight

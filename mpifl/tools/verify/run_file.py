@@ -99,6 +99,8 @@ def _check(run: Run) -> str:
         notes.append("written by a version without checksums")
     elif uncovered:
         notes.append(f"{uncovered:,} rows have no checksum")
+    if rules.evaluate_every is rules.evaluate_updates is None:
+        notes.append("the interval of evaluations was not checked: a resume changed it")
     if why:
         notes.append(f"messages and triggers were not checked: {why}")
     return f"{run.path}: {', '.join(counts)}: verified" + "".join(f"; {note}" for note in notes)
@@ -156,6 +158,9 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
     algorithm, delay, availability = (
         config.get("algorithm"), _value(config, "clock.delay"), _value(config, "clock.availability")
     )  # fmt: skip
+    events = history.tables["events"]
+    if any(str(text).startswith("evaluate.") for text in events["text"][events["kind"] == "changed"]):
+        known |= {"evaluate_updates": None, "evaluate_every": None}
     known["always"] = availability is None or _value(config, "clock.availability.name") == "always"
     if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay, "availability": availability}}):
         return Rules(**known), f"{', '.join(names)} is code outside mpifl"

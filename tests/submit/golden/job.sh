@@ -32,8 +32,6 @@ command=(python -m mpifl run /project/base.yaml stop.time=2 output=/project/resu
 if [ "$restarts" != 0 ]; then
     if ls /project/results/base.ckpt/*.json > /dev/null 2>&1; then
         command=(python -m mpifl resume /project/results/base.h5 --trust)
-    else
-        command+=(overwrite=true)
     fi
 fi
 

@@ -35,8 +35,6 @@ command=(python -m mpifl run /project/base.yaml seed="$seed" name=base-seed-"$se
 if [ "$restarts" != 0 ]; then
     if ls /project/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then
         command=(python -m mpifl resume /project/results/base-seed-"$seed".h5 --trust)
-    else
-        command+=(overwrite=true)
     fi
 fi
 

@@ -4,7 +4,5 @@ ${seeds}command=(${run})
 if ${again}; then
     if ls ${checkpoints}/*.json > /dev/null 2>&1; then
         command=(${resume})
-    else
-        command+=(overwrite=true)
     fi
 fi

@@ -1,0 +1,196 @@
+"""A completed run goes on to a later end; a run that ended without a checkpoint starts anew by the same command."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl.cli import main
+from mpifl.runfile.checkpoint_folder import folder_of
+from tests.faults.spy import replayed
+from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
+from tests.mpi.conftest import write
+from tests.mpi.files import consumed, differing
+from tests.tiers import parameters
+
+QUADRATIC = {"clients": 2, "model": {"name": "quadratic", "dim": 3}, "dtype": "float64"}
+STEPS = {"name": "async-sgd", "step_size": 0.1}
+REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 200}}
+
+
+def command(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def resumed(path: Path, *overrides: str) -> mpifl.Run:
+    return mpifl.resume(path, *overrides)
+
+
+NAMES = ["fedavg-cohort", "area-before", "area-period", "area-deferred", "feddane", "favas", "area-on-and-off"]
+
+
+@pytest.mark.parametrize("name", parameters(NAMES, ["area-before", "feddane"]))
+def test_an_extended_run_is_the_longer_run(tmp_path: Path, name: str) -> None:
+    """Twice: by updates from the checkpoint at its end, then by time, with the bits of a run that was never ended."""
+    case = {**CASES[name], "checkpoint": {"end": True}, "seed": 3}
+    path, whole = tmp_path / "short.h5", tmp_path / "whole.h5"
+    file = write(tmp_path, "short", case)
+    assert command("run", file, f"output={path}", "stop={updates: 40}") == 0
+    assert command("resume", path, "stop.updates=57") == 0
+    with mpifl.open_run(path) as run:
+        end = float(run.updates.time.iloc[-1]) * 1.5
+    assert command("resume", path, "stop.updates=null", f"stop.time={end}") == 0
+    assert command("run", file, f"output={whole}", f"stop={{time: {end}}}", "checkpoint.end=false") == 0
+    assert not differing(path, whole, but=("events",))
+    with mpifl.open_run(path) as run:
+        changed = run.events[run.events.kind == "changed"]
+        assert changed.text.tolist()[0] == "stop.updates=57, before 40" and changed.updates.tolist()[:2] == [40, 57]
+    assert command("verify", path, "--replay") == 0
+
+
+def test_a_run_without_a_checkpoint_is_computed_again_from_its_start(tmp_path: Path) -> None:
+    file = write(tmp_path, "area", job(AREA))
+    path, whole = tmp_path / "area.h5", tmp_path / "whole.h5"
+    assert command("run", file, f"output={path}", "stop={updates: 20}") == 0
+    before = path.read_bytes()
+    assert command("resume", path, "stop.updates=50") == 0
+    assert command("run", file, f"output={whole}", "stop={updates: 50}") == 0
+    assert not differing(path, whole)
+    assert path.with_name("area.h5.before").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("stop.updates=20", "stop.updates=20: more than the 20 that the run has reached"),
+        ("stop.time=1e9", "stop.updates=20: more than the 20"),  # the other target still ends it
+        ("algorithm.local_steps=2", "algorithm.local_steps=2: one of the keys that a resume can change"),
+        ("evaluate.every=1", "a later end of this completed run"),
+        ("stop.updates=many", "stop.updates=many"),
+    ],
+)
+def test_what_a_completed_run_cannot_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, text: str
+) -> None:
+    path = tmp_path / "area.h5"
+    file = write(tmp_path, "area", job(AREA, checkpoint={"end": True}))
+    assert command("run", file, f"output={path}", "stop={updates: 20}") == 0
+    before, _ = path.read_bytes(), capsys.readouterr()
+    more = () if given.startswith(("stop", "evaluate")) else ("stop.updates=40",)
+    assert command("resume", path, given, *more) == 2
+    assert text in capsys.readouterr().err and path.read_bytes() == before
+
+
+def test_a_run_in_real_time_goes_on_from_the_checkpoint_at_its_end_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No update that it had is lost; without that checkpoint the order of events cannot be repeated."""
+    file = write(tmp_path, "area", job(AREA, clock=REAL, stop={"updates": 20}, checkpoint={"end": True}))
+    path, other = tmp_path / "area.h5", tmp_path / "other.h5"
+    assert command("run", file, f"output={path}") == 0
+    with mpifl.open_run(path) as run:
+        first = run.updates
+    assert command("resume", path, "stop.updates=45") == 0
+    with mpifl.open_run(path) as run:
+        assert len(run.updates) == 45 and run.updates[:20].equals(first)
+    assert replayed(path)
+    assert command("run", file, f"output={other}", "checkpoint.end=false") == 0
+    assert command("resume", other, "stop.updates=45") == 2
+    assert "a checkpoint at its end (checkpoint.end: true)" in capsys.readouterr().err
+
+
+def test_another_step_holds_from_there_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The distance to the optimum of a quadratic shrinks by another constant; such a run cannot be replayed."""
+    distances = {}
+    for step in (0.1, 0.2):
+        path = tmp_path / f"{step}.h5"
+        task = job(STEPS, QUADRATIC, stop={"updates": 10}, checkpoint={"end": True}, evaluate={"updates": 1})
+        run = mpifl.run({**task, "name": "steps"}, output=path)
+        assert len(run.updates) == 10
+        run = resumed(path, "stop.updates=20", f"algorithm.step_size={step}")
+        distances[step] = run.evaluations.train_loss.to_numpy()
+        assert ("algorithm.step_size=0.2, before 0.1" in set(run.events.text)) == (step == 0.2)
+    assert np.array_equal(distances[0.1][:11], distances[0.2][:11])
+    assert not np.array_equal(distances[0.1][12:], distances[0.2][12:])
+    assert command("verify", path) == 0
+    assert command("replay", path) == 2
+    assert "a run whose method was the same from its start to its end" in capsys.readouterr().err
+
+
+def test_a_run_that_has_reached_its_accuracy_goes_on_without_it(tmp_path: Path) -> None:
+    task = {**CASES["area-accuracy"], "checkpoint": {"end": True}}
+    path = tmp_path / "area.h5"
+    first = mpifl.run({**task, "name": "area"}, output=path)
+    count = len(first.updates)
+    assert count < 500 and first.evaluations.test_accuracy.iloc[-1] >= 0.5
+    with pytest.raises(mpifl.ConfigError, match=r"stop\.accuracy=0\.5"):
+        resumed(path, "stop.updates=600")
+    run = resumed(path, "stop.accuracy=null", f"stop.updates={count + 20}")
+    assert len(run.updates) == count + 20
+    whole = mpifl.run({**task, "name": "whole", "stop": {"updates": count + 20}}, output=tmp_path / "whole.h5")
+    assert np.array_equal(run.model, whole.model)
+
+
+def test_checkpoints_by_wall_time(tmp_path: Path) -> None:
+    """By default every ten minutes; none in a short run. They are at least `wall` apart."""
+    task: dict[str, Any] = {**job(AREA, clock=REAL), "name": "wall", "stop": {"time": 1.5}}
+    begin = time.perf_counter()
+    run = mpifl.run({**task, "checkpoint": {"wall": 0.2}}, output=tmp_path / "wall.h5")
+    seconds = time.perf_counter() - begin
+    saved = run.events[run.events.kind == "checkpoint"]
+    assert 1 <= len(saved) <= seconds / 0.2
+    assert "checkpoint" not in set(mpifl.run(task, output=tmp_path / "default.h5").events.kind)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew_by_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file is kept. A run with a checkpoint is resumed instead, and one of another job is in the way."""
+    path = tmp_path / "area.h5"
+    file = write(tmp_path, "area", job(AREA, SMALL, clock=REAL, stop={"updates": 100000}, evaluate={"updates": 50}))
+    words = [sys.executable, "-m", "mpifl", "run", str(file), f"output={path}", "-q"]
+
+    def begin(kept: Path | None = None) -> subprocess.Popen[bytes]:
+        """Starts the run; returns once it has updates, and the earlier file its new name."""
+        process = subprocess.Popen(words, cwd=tmp_path)
+        end = time.monotonic() + 60
+        while (kept and not kept.exists()) or not consumed(path):
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.02)
+        return process
+
+    process = begin()
+    assert command("run", file, f"output={path}") == 2  # it is live
+    assert "still being written" in capsys.readouterr().err
+    process.kill()
+    process.wait()
+    before = path.read_bytes()
+    assert command("run", file, f"output={path}", "seed=1", "stop={updates: 9}") == 2  # another job
+    assert command("resume", path) == 2
+    kept = path.with_name("area.h5.unfinished")
+    process = begin(kept)
+    assert kept.read_bytes() == before
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+    capsys.readouterr()
+    assert command("run", file, f"output={path}") == 2
+    assert f"mpifl resume {path}" in capsys.readouterr().err and folder_of(path).is_dir()
+
+
+def test_a_run_with_a_torch_model_is_extended(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    model = {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}}
+    task = job({"name": "fedavg", "cohort": 3, "local_steps": 2}, model, checkpoint={"end": True})
+    path, whole = tmp_path / "torch.h5", tmp_path / "whole.h5"
+    mpifl.run({**task, "name": "torch", "stop": {"updates": 9}}, output=path)
+    resumed(path, "stop.updates=18")
+    mpifl.run({**task, "name": "torch", "stop": {"updates": 18}}, output=whole)
+    assert not differing(path, whole, but=("events",))
