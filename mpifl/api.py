@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpifl import execution
 from mpifl.errors import ConfigError, RunFailed, RunResult, inside
-from mpifl.execution import Task, execute
+from mpifl.execution import execute
 from mpifl.signals import Interrupted, SignalRecorder
 from mpifl.tools.export import observers
 
@@ -71,6 +71,9 @@ def run(
 ) -> Run:
     """Runs a job to its end and returns the open run file.
 
+    An earlier run of the same job in that file, which is not completed, goes on from its checkpoint, or starts anew
+    where it has none; the file is then kept under another name.
+
     Args:
         job: As for `load_job`.
         overrides: As for `load_job`.
@@ -84,7 +87,9 @@ def run(
         KeyboardInterrupt: Ctrl-C or another signal ended the run. Its file is closed with the status "interrupted", and
             `resume` continues it if a checkpoint could be saved. A second Ctrl-C does not wait for that.
     """
-    return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys)), comm=comm, observe=observers))
+    return finished_run(
+        execute(lambda: execution.run_task(load_job(job, *overrides, **keys)), comm=comm, observe=observers)
+    )
 
 
 def resume(path: str | Path, *overrides: str, trust: bool = False) -> Run:

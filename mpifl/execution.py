@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.runfile import Run
-    from mpifl.server.resume import ResumePoint
+    from mpifl.server.resume import Restart, ResumePoint
     from mpifl.server.session import RowsObserver
     from mpifl.transport.mpi import MPI
 
@@ -45,14 +45,29 @@ class Task(NamedTuple):
     aside: Path | None = None  # the name under which the present run file is kept
 
 
+def run_task(job: Job) -> Task:
+    """The task that runs a job; an earlier run of it in its run file, which is not completed, goes on.
+
+    Raises ConfigError where that is live.
+    """
+    from mpifl.server.resume import find_earlier
+
+    return _continued(point) if (point := find_earlier(job)) else Task(job)
+
+
 def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False) -> Task:
     """The task that resumes a run file. Raises ConfigError for a run that cannot be resumed, or code not trusted.
 
     trust: Whether all code that the file names is trusted, or the names that are, by key.
     """
-    from mpifl.server.resume import ResumePoint, find_resume_point
+    from mpifl.server.resume import find_resume_point
 
-    point = find_resume_point(path, overrides, trust)
+    return _continued(find_resume_point(path, overrides, trust))
+
+
+def _continued(point: ResumePoint | Restart) -> Task:
+    from mpifl.server.resume import ResumePoint
+
     return Task(point.job, resumed=point) if isinstance(point, ResumePoint) else Task(point.job, aside=point.aside)
 
 

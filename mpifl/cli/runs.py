@@ -12,7 +12,7 @@ from mpifl.errors import ConfigError
 
 
 def _run(args: argparse.Namespace) -> execution.Task:
-    return execution.Task(load_job("run", args.arguments))
+    return execution.run_task(load_job("run", args.arguments))
 
 
 def _check(args: argparse.Namespace) -> None:

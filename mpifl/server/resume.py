@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,8 +63,9 @@ class Restart(NamedTuple):
 
 
 def find_resume_point(
-    path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False
-) -> ResumePoint | Restart:
+    path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False,
+    keys: Mapping[str, Any] = MappingProxyType({}),
+) -> ResumePoint | Restart:  # fmt: skip
     """The newest usable checkpoint of a run file. Raises ConfigError where the run cannot be resumed.
 
     A completed run without one is to be computed again from its start, if its order of events can be repeated.
@@ -71,11 +73,12 @@ def find_resume_point(
     overrides  `key=value` with one of the keys CHANGEABLE, or code outside mpifl that the file names and that is
                trusted; a completed run needs a later end
     trust      trust all such code, or what has these names, by key
+    keys       further keys with plain values
     """
     if path.is_symlink():  # the file itself is replaced, not the link to it
         path = Path(os.path.realpath(path))
     folder, session, aside = folder_of(path), None, None
-    given = [parse_override(override) for override in overrides]
+    given = [*map(parse_override, overrides), *keys.items()]
     reached: Reached | None = None
     config: dict[str, Any] = {}
     try:
@@ -212,10 +215,10 @@ def _check_resumable(run: Run, extend: bool) -> None:
         check_not_written(run.path, "resume", run.host)
 
 
-def unfinished_name(job: Job) -> Path | None:
-    """The name under which the file of an earlier run of this job is kept, which ended before it had a checkpoint.
+def find_earlier(job: Job) -> ResumePoint | Restart | None:
+    """How the earlier run of this job goes on that is in its run file and not completed; None: there is none.
 
-    None: there is no such file. Raises ConfigError where the earlier run is live, or can be resumed.
+    From its checkpoint, or anew where it has none; its file is then kept under another name. Raises ConfigError where it is live.
     """
     path = Path(job.output)
     if job.overwrite or not path.is_file():
@@ -229,12 +232,12 @@ def unfinished_name(job: Job) -> Path | None:
         return None
     check_not_written(path, "output", host)
     if sets(folder_of(path)):
-        text = f"a new file; this run can be continued: mpifl resume {path} (overwrite=true starts it anew)"
-        raise ConfigError("output", path, text)
+        log.warning("%s: this run was not completed; it goes on (overwrite=true starts it anew)", path)
+        values = job_to_dict(job)
+        return find_resume_point(path, trust=True, keys={key: values[key] for key in ("checkpoint", "memory")})
     aside = spare_name(path, "unfinished")
-    log.warning("%s: a run of this job ended without a checkpoint; it starts anew, and this file is kept as %s",
-                path, aside.name)  # fmt: skip
-    return aside
+    log.warning("%s: this run ended without a checkpoint; it starts anew, and the file is kept as %s", path, aside.name)
+    return Restart(job, aside)
 
 
 def is_unfinished(run: Run, job: Job) -> bool:

@@ -53,7 +53,6 @@ def run_server(
     from mpifl.server.evaluation_metrics import check_evaluation, check_target
     from mpifl.server.memory_estimate import check_memory, kept_vectors, problem_size
     from mpifl.server.provenance import attributes
-    from mpifl.server.resume import unfinished_name
     from mpifl.server.run_log import log_start
     from mpifl.server.session import Session
 
@@ -102,7 +101,6 @@ def run_server(
     if resumed and isinstance(schedule, LiveSchedule):
         schedule.load(resumed.snapshot.schedule)
     else:
-        aside = aside or unfinished_name(job)
         refuse_existing(Path(job.output), job.overwrite or aside is not None)
         if job.overwrite:
             refuse_live(Path(job.output))

@@ -85,7 +85,7 @@ def test_replay_and_what_cannot_be_resumed() -> None:
     assert mpifl.replay(run.path, output="other.h5").path == Path("other.h5")
     with pytest.raises(mpifl.ConfigError, match="only output, overwrite and memory"):
         mpifl.replay(run.path, seed=4)
-    with pytest.raises(mpifl.ConfigError, match="this one is completed"):
+    with pytest.raises(mpifl.ConfigError, match="a later end of this completed run"):
         mpifl.resume(run.path)
 
 

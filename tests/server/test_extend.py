@@ -14,7 +14,6 @@ import pytest
 
 import mpifl
 from mpifl.cli import main
-from mpifl.runfile.checkpoint_folder import folder_of
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
@@ -153,16 +152,17 @@ def test_checkpoints_by_wall_time(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew_by_the_same_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its file is kept. A run with a checkpoint is resumed instead, and one of another job is in the way."""
+    """Its file is kept. A run with a checkpoint goes on instead, and one of another job is in the way."""
     path = tmp_path / "area.h5"
     file = write(tmp_path, "area", job(AREA, SMALL, clock=REAL, stop={"updates": 100000}, evaluate={"updates": 50}))
     words = [sys.executable, "-m", "mpifl", "run", str(file), f"output={path}", "-q"]
 
     def begin(kept: Path | None = None) -> subprocess.Popen[bytes]:
         """Starts the run; returns once it has updates, and the earlier file its new name."""
+        earlier = 0 if kept else consumed(path)
         process = subprocess.Popen(words, cwd=tmp_path)
         end = time.monotonic() + 60
-        while (kept and not kept.exists()) or not consumed(path):
+        while (kept and not kept.exists()) or consumed(path) <= earlier:
             assert time.monotonic() < end and process.poll() is None
             time.sleep(0.02)
         return process
@@ -180,9 +180,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew_by_the_sa
     assert kept.read_bytes() == before
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 143
-    capsys.readouterr()
-    assert command("run", file, f"output={path}") == 2
-    assert f"mpifl resume {path}" in capsys.readouterr().err and folder_of(path).is_dir()
+    with mpifl.open_run(path) as run:
+        assert run.status == "interrupted"
+        count = len(run.updates)
+    third = begin()
+    third.send_signal(signal.SIGTERM)
+    assert third.wait() == 143
+    with mpifl.open_run(path) as run:
+        assert len(run.updates) > count and run.events.kind.tolist().count("resumed") == 1
 
 
 def test_a_run_with_a_torch_model_is_extended(tmp_path: Path) -> None:
