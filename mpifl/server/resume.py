@@ -218,7 +218,8 @@ def _check_resumable(run: Run, extend: bool) -> None:
 def find_earlier(job: Job) -> ResumePoint | Restart | None:
     """How the earlier run of this job goes on that is in its run file and not completed; None: there is none.
 
-    From its checkpoint, or anew where it has none; its file is then kept under another name. Raises ConfigError where it is live.
+    From its checkpoint, or anew where it has none; its file is then kept under another name. Raises ConfigError where
+    it is live.
     """
     path = Path(job.output)
     if job.overwrite or not path.is_file():
