@@ -10,6 +10,7 @@ merged: their number grows with the logarithm of the rows, or with the rows once
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from mpifl.checkpoint.snapshot import FORMAT, opened_file
 from mpifl.runfile.checkpoint_folder import segment_name
 from mpifl.runfile.durable import checksum, durable_file
 from mpifl.runfile.tables import TABLES, RowBlock
+from mpifl.safe_input import regular_size
 
 SEGMENT_BYTES = 1 << 26  # maximum for the rows of a table in a segment, and for segments that are merged
 RATIO = 3  # a segment is merged with those after it once they have so many times its bytes
@@ -64,9 +66,31 @@ def extend_segments(
     first, new = row_counts(kept), list[Segment]()
     while first != dict(counts):
         stop = {t: min(counts[t], first[t] + SEGMENT_BYTES // TABLES[t].row_bytes) for t in TABLES}
-        new.append(_write(folder, number, len(new), first, stop, read))
+        new.append(_write(folder / segment_name(number, len(new)), first, stop, read))
         first = stop
     return kept + new
+
+
+def keep_segments(folder: Path, segments: Sequence[Segment], read: ReadRows) -> list[Segment]:
+    """Sets the times of these segments to now, and writes again those that are missing or truncated.
+
+    File systems that remove old files go by their times. A segment that is written again has the same bytes, and so the
+    same checksum, unless the version of HDF5 is another one; it is listed as it is now. Waits for the disk.
+
+    read  returns rows of the run
+    Raises OSError, and what `read` raises.
+    """
+    kept = list[Segment]()
+    for segment in segments:
+        path, first = folder / segment.name, row_counts(kept)
+        try:
+            os.utime(path, follow_symlinks=False)
+            whole = regular_size(path, follow_links=False) == segment.bytes
+        except FileNotFoundError:
+            whole = False
+        stop = {table: first[table] + segment.rows[table] for table in TABLES}
+        kept.append(segment if whole else _write(path, first, stop, read))
+    return kept
 
 
 def first_to_merge(sizes: Sequence[int], new: int) -> int:
@@ -81,15 +105,12 @@ def first_to_merge(sizes: Sequence[int], new: int) -> int:
     return found
 
 
-def _write(
-    folder: Path, number: int, k: int, first: Mapping[str, int], stop: Mapping[str, int], read: ReadRows
-) -> Segment:  # fmt: skip
+def _write(path: Path, first: Mapping[str, int], stop: Mapping[str, int], read: ReadRows) -> Segment:
     from mpifl.checkpoint.hdf5 import write
 
     tables = {table: {"first": first[table], **read(table, first[table], stop[table])} for table in TABLES}
-    path = folder / segment_name(number, k)
     with durable_file(path) as file:
-        write(Path(file.name), {"format": FORMAT, "number": number, **tables})
+        write(Path(file.name), {"format": FORMAT, "number": int(path.stem), **tables})
         size, crc = checksum(file)
     return Segment(path.name, size, crc, {table: stop[table] - first[table] for table in TABLES})
 

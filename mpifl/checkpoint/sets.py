@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpifl.checkpoint.segments import Segment, opened_segment, read_segment, row_counts
+from mpifl.checkpoint.segments import ReadRows, Segment, keep_segments, opened_segment, read_segment, row_counts
 from mpifl.checkpoint.snapshot import (
     FORMAT,
     ClientSnapshot,
@@ -175,13 +175,15 @@ def discard(folder: Path, number: int) -> None:
 
 
 def newest(
-    folder: Path, run: str | None, is_undone: Callable[[Manifest], bool] = lambda manifest: False
-) -> tuple[Checkpoint | None, list[str]]:
+    folder: Path, run: str | None, is_undone: Callable[[Manifest], bool] = lambda manifest: False,
+    read: ReadRows | None = None,
+) -> tuple[Checkpoint | None, list[str]]:  # fmt: skip
     """The newest complete checkpoint of `run` whose files all match its manifest, or None.
 
     Also returns a clause for each newer one that was passed over: "checkpoint 12 is damaged: 000012.rank3 is missing".
     run        None: not known; that of the newest manifest
     is_undone  whether a set of the run is of a part of it that was undone
+    read       returns rows of the run file, from which missing segments are written again
     """
     try:
         numbers = sets(folder)
@@ -196,6 +198,9 @@ def newest(
                 raise Unusable("is of another run")
             if is_undone(checkpoint.manifest):
                 raise Unusable("is of a part of the run that was undone")
+            if read is not None:
+                with contextlib.suppress(ConfigError, OSError, TypeError, ValueError):  # `check` names what is missing
+                    keep_segments(folder, checkpoint.manifest.segments, read)
             checkpoint.check()
             return checkpoint, passed
         except Unusable as error:

@@ -316,6 +316,10 @@ class Run(RunTables):
             values: np.ndarray = group[column][start:stop]
             return values
 
+    def read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Rows `start` to `stop` of a table, an array for each column."""
+        return {name: self.rows(table, name, start, stop) for name in TABLES[table].columns}
+
     def checksums(self) -> Coverage:
         """Compares the file's values with their checksums. Raises ConfigError if the file cannot be read."""
         with _readable(self.path):

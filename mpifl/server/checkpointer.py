@@ -20,7 +20,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm
 from mpifl.checkpoint.part import PartWriter
-from mpifl.checkpoint.segments import Segment, extend_segments
+from mpifl.checkpoint.segments import Segment, extend_segments, keep_segments
 from mpifl.checkpoint.sets import Manifest, commit, discard
 from mpifl.checkpoint.snapshot import EvaluatorState, PendingEvaluation, ServerSnapshot
 from mpifl.client.checkpointing import ResumePayload
@@ -75,6 +75,8 @@ class Checkpointer:
         self._interval = interval or inf
         schedule.next_checkpoint = time.perf_counter() + self._interval
         self.busy = False
+        self.failed = 0  # checkpoints abandoned in succession
+        self.failure = ""  # why the last of them was abandoned
         self.complete = 0  # number of the last complete checkpoint that this run has taken
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
@@ -139,7 +141,8 @@ class Checkpointer:
             if error := committing.exception():
                 self._abandon(time_, str(error), loop)
                 return
-            self._alive = self._alive or Lock(self.folder)  # the folder exists from the first checkpoint on
+            self._alive = Lock(self.folder)  # each time: the folder may have been removed and made again
+            self.failed = 0
             self.busy, self.complete = False, self._number
             self._base, self._sums, self._since = self._current, self._since, {}
             size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
@@ -169,7 +172,8 @@ class Checkpointer:
 
     def _commit(self, snapshot: ServerSnapshot, parts: Mapping[int, tuple[int, int]]) -> None:
         """Stores the rows, then makes the checkpoint valid; runs in the pool's thread."""
-        segments = extend_segments(self.folder, snapshot.number, self._segments, snapshot.rows, self._writer.read)
+        stored = keep_segments(self.folder, self._segments, self._writer.read)
+        segments = extend_segments(self.folder, snapshot.number, stored, snapshot.rows, self._writer.read)
         manifest = Manifest(
             number=snapshot.number, run=snapshot.run, session=snapshot.session, resumed_from=snapshot.resumed_from,
             resumes=snapshot.resumes, parts=parts, segments=segments,
@@ -180,6 +184,7 @@ class Checkpointer:
 
     def _abandon(self, time_: float, why: str, loop: ServerLoop) -> None:
         self.busy, self._committing = False, None
+        self.failed, self.failure = self.failed + 1, why
         for i, sums in self._since.items():
             self._add(self._sums, i, sums)
         self._since = {}

@@ -87,7 +87,7 @@ def find_resume_point(
             session = str(run.attrs.get("session", ""))
             if run.status == "completed" and not run.open_ended:
                 reached, config = Reached.of(run), copy.deepcopy(dict(run.config))
-            checkpoint, passed = newest(folder, run.id, partial(_is_undone, run))
+            checkpoint, passed = newest(folder, run.id, partial(_is_undone, run), run.read)
     except UnreadableRun as error:
         checkpoint, passed = newest(folder, None, partial(undone, folder))
         if checkpoint is None:

@@ -308,6 +308,8 @@ class Session:
         one_process = isinstance(self.transport, InProcessTransport)
         if overload := describe_overload(self.evaluator.max_age, every, one_process):
             notes.append(overload)
+        if self.checkpointer and self.checkpointer.failed > 1:
+            notes.append(f"the last {self.checkpointer.failed} checkpoints failed: {self.checkpointer.failure}")
         if not self.loop.updates and self.loop.failures.refusals:
             notes.append(self._first_refusal())
         return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from mpifl.checkpoint import segments as rows_module
-from mpifl.checkpoint.segments import Segment, extend_segments, first_to_merge, row_counts
+from mpifl.checkpoint.segments import Segment, extend_segments, first_to_merge, keep_segments, row_counts
 from mpifl.checkpoint.sets import Checkpoint, discard, newest
 from mpifl.errors import RunFailed
 from mpifl.runfile import RunWriter, open_run
@@ -211,6 +212,26 @@ def test_an_abandoned_checkpoint_leaves_no_rows_behind(tmp_path: Path) -> None:
     run.number -= 1
     checkpoint, passed = newest(run.folder, "run")
     assert checkpoint is not None and checkpoint.number == 6 and not passed
+    run.writer.close("completed")
+
+
+def test_missing_and_truncated_segments_are_written_again_with_the_same_bytes(tmp_path: Path) -> None:
+    """All segments get the present time, as file systems remove what is old."""
+    run = Run(tmp_path)
+    for _ in range(7):
+        run.save()
+    paths = [run.folder / segment.name for segment in run.segments]
+    assert len(paths) == 3
+    before = [path.read_bytes() for path in paths]
+    for path in paths:
+        os.utime(path, (1e9, 1e9))
+    paths[1].unlink()
+    os.truncate(paths[2], 100)
+    began = time.time()
+    assert keep_segments(run.folder, run.segments, run.writer.read) == run.segments
+    assert [path.read_bytes() for path in paths] == before
+    assert all(min(path.stat().st_atime, path.stat().st_mtime) > began - 1 for path in paths)
+    run.check()
     run.writer.close("completed")
 
 

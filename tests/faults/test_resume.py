@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
+from mpifl.runfile.checkpoint_folder import folder_of
 from tests.faults.harness import Tally, amount, counting, intolerant, job, kill_all, mpifl, needs_tolerance, saved
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL
@@ -143,6 +144,31 @@ def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counte
         with open_run(path) as run:
             assert run.status == "completed" and not run.open_ended
             assert ("resumed" in set(run.events.kind)) == ("resumed" in told[0])
+
+
+def lost_and_killed(folder: Path, path: Path, name: str, ranks: int, draw: random.Random) -> bool:
+    """Starts a run and removes a file of its checkpoints, once there are two; whether it is killed before its end."""
+    words = write(folder, "v", virtual(name)), f"output={path}", f"checkpoint.updates={every(name)}"
+    with job(folder, ranks, "run", *words) as command:
+        until(lambda: saved(path) >= 2 or command.over(), command, "two checkpoints")
+        time.sleep(draw.uniform(0, 0.1))
+        draw.choice(sorted(folder_of(path).iterdir())).unlink(missing_ok=True)
+        time.sleep(draw.uniform(0, 0.1))
+        return killed(command, path, draw)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_that_loses_any_file_of_its_checkpoints(seed: int, whole: dict[str, Path], tmp_path: Path) -> None:
+    """The file is removed at a random instant, and the job is killed a moment later."""
+    draw = random.Random(2000 + seed)
+    name = draw.choice(["area-large", "ringleader-large", "favas-large", "apfl-torch"])
+    ranks = draw.sample(NUMBERS, 2)
+    paths = [tmp_path / f"{k}.h5" for k in range(5)]
+    path = next(path for path in paths if lost_and_killed(tmp_path, path, name, ranks[0], draw))
+    with job(tmp_path, ranks[1], "resume", path) as command:
+        command.ends_well(120)
+    assert not differing(whole[name], path, but=("events",))
 
 
 @pytest.mark.parametrize("seed", amount(1, 40))

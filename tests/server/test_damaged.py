@@ -11,9 +11,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mpifl import open_run
+from mpifl.checkpoint.sets import newest
 from mpifl.checkpoint.snapshot import FORMAT
 from mpifl.runfile import run_lock
 from mpifl.runfile.checkpoint_folder import folder_of
@@ -43,6 +45,20 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) * 2 // 3] ^= 4
     path.write_bytes(data)
+
+
+def finish_at_once(
+    monkeypatch: pytest.MonkeyPatch, then: Callable[[Checkpointer], None] = lambda checkpointer: None
+) -> None:
+    """Runs wait for each of their checkpoints, and call `then` after it."""
+    cut = Checkpointer.begin
+
+    def finished(self: Checkpointer, time: float, loop: ServerLoop) -> None:
+        cut(self, time, loop)
+        self.finish(time, loop)
+        then(self)
+
+    monkeypatch.setattr(Checkpointer, "begin", finished)
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
@@ -92,6 +108,67 @@ def refused(path: Path, capsys: pytest.CaptureFixture[str], *says: str) -> None:
     assert err.startswith("mpifl: ") and err.count("\n") == 1 and not out, err
     assert all(text in err for text in says), err
     assert there() == before
+
+
+def test_a_missing_segment_is_written_again_from_the_run_file(
+    interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both checkpoints list it. Without the run file there is nothing to write it from."""
+    whole, path = interrupted
+    first = min(folder_of(path).glob("*.rows0"))
+    both, written = moved(path, path.parent / "both"), first.read_bytes()
+    first.unlink()
+    assert mpifl("resume", path) == 0
+    assert not differing(whole, path, but=("events",))
+    (folder_of(both) / first.name).unlink()
+    both.unlink()
+    capsys.readouterr()
+    assert mpifl("resume", both) == 2
+    assert f"{first.name} is missing" in capsys.readouterr().err
+    (folder_of(both) / first.name).write_bytes(written)
+    assert mpifl("resume", both) == 0
+    assert not differing(whole, both, but=("events",))
+
+
+@pytest.mark.parametrize("lost", ["a segment", "the folder"])
+def test_checkpoints_go_on_when_files_are_lost_in_mid_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The next one has all rows, and the folder that was made again is locked."""
+    locked = []
+
+    def lose(checkpointer: Checkpointer) -> None:
+        locked.append(run_lock.is_locked(checkpointer.folder))
+        if checkpointer.complete == 2:
+            if lost == "the folder":
+                shutil.rmtree(checkpointer.folder)
+            else:
+                min(checkpointer.folder.glob("*.rows0")).unlink()
+
+    finish_at_once(monkeypatch, lose)
+    made = run(tmp_path, "made", CASE)
+    assert locked == [True] * 4
+    with open_run(made) as file:
+        assert "checkpoint-failed" not in set(file.events.kind)
+        checkpoint, passed = newest(folder_of(made), file.id)
+        assert checkpoint is not None and checkpoint.number == 4 and not passed
+        rows = [block["updates"]["client"] for block in checkpoint.rows()]
+        assert np.concatenate(rows).tolist() == file.updates.client[: 4 * EVERY].tolist()
+
+
+def test_checkpoints_that_fail_in_succession_are_in_the_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mpifl.server.checkpointer.commit", full)
+    finish_at_once(monkeypatch)
+    run(tmp_path, "made", CASE)
+    out, err = capsys.readouterr()
+    why = "[Errno 28] No space left on device"
+    assert err.splitlines()[:2] == [f"mpifl: checkpoint {k} could not be completed: {why}" for k in (1, 2)]
+    assert f"; the last 4 checkpoints failed: {why}" in out.splitlines()[-1]
 
 
 def test_a_completed_run(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,13 +284,7 @@ def test_a_full_disk(
     tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run continues without the checkpoints that do not fit, and says so; none leaves its parts behind."""
-    cut = Checkpointer.begin
-
-    def finished(self: Checkpointer, time: float, loop: ServerLoop) -> None:
-        cut(self, time, loop)
-        self.finish(time, loop)
-
-    monkeypatch.setattr(Checkpointer, "begin", finished)
+    finish_at_once(monkeypatch)
     large = {"clients": 5, "model": {"name": "quadratic", "dim": 30000}, "dtype": "float64"}  # 240 kB a vector
     case = job({**AREA, "trigger": {"every": 2}}, large, checkpoint={"updates": 3})
     whole = run(tmp_path, "whole", {**case, "checkpoint": {}})
