@@ -114,7 +114,8 @@ def resume(path: str | Path, *overrides: str, trust: bool = False) -> Run:
 def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) -> Run:
     """Runs a recorded run again in its order of events, bit for bit.
 
-    Returns the new run file, open. Raises as `run` does.
+    Returns the new run file, open. Raises as `run` does, and RunFailed where a row or the model differs from the
+    recorded run's.
 
     Args:
         path: The recorded run file.

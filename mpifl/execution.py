@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,6 +142,9 @@ def _lead(
                     task.job, handshake, replay=task.replay, resumed=task.resumed, load=load_problem,
                     signals=signals, contained=contained, observers=observers, aside=task.aside,
                 )  # fmt: skip
+                if task.replay and not result.code and (text := _difference(task.replay, result.output)):
+                    log.error("%s", text)
+                    result = replace(result, code=3, error=RunFailed(text), summary="")
         except ConfigError as error:
             result = RunResult(2, error)
         except Contradiction as contradiction:
@@ -165,6 +169,18 @@ def _lead(
             handshake.kill_stuck_ranks(result.stuck_ranks, result.code)
         handshake.release_ranks(result)
     return result
+
+
+def _difference(recorded: Run, output: str) -> str:
+    """What a replay has computed otherwise than the recorded run, in one line; "" if there is nothing."""
+    from mpifl.runfile import open_run
+    from mpifl.runfile.replayed import computed_together, first_difference
+
+    with open_run(output) as replay:
+        text = first_difference(recorded, replay)
+    if text and computed_together(recorded):
+        text += "; its clients were computed together (problem.torch.batched), which rounds differently"
+    return text and f"{recorded.path}: {text}"
 
 
 def _failed(error: RunFailed) -> RunResult:

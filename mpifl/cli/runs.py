@@ -50,6 +50,6 @@ RESUME = Command(
 REPLAY = Command(
     _replay,
     "RUN.h5 [output=FILE.h5] [overwrite=true] [memory.key=value ...]",
-    "repeat a run in its recorded order of arrivals, bit for bit",
+    "repeat a run in its recorded order of arrivals, and compare it with the recorded one, bit for bit",
     {**TRUST, **LOGGING},
 )

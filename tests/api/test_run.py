@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ import pytest
 
 import mpifl
 from mpifl import cli, execution, problems
+from mpifl.algorithms.base import Message, State, Update
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.objective import Objective
 from mpifl.signals import SIGNALS
 from tests.api.jobs import JOB, REAL
 from tests.mpi.files import differing
@@ -87,6 +91,43 @@ def test_replay_and_what_cannot_be_resumed() -> None:
         mpifl.replay(run.path, seed=4)
     with pytest.raises(mpifl.ConfigError, match="a later end of this completed run"):
         mpifl.resume(run.path)
+
+
+@dataclass(frozen=True)
+class Moving(FedAvg):
+    """Each contact moves every parameter by `MOVE`, in a direction that does not change the norm of the update."""
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        return Update((message.vectors[0] + MOVE,), 1)
+
+
+MOVE = 1.0
+
+
+def test_a_replay_that_computes_something_else_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command prints one line with the first difference, and no result. The code changed between run and replay."""
+    job = {
+        **JOB,
+        "algorithm": {"name": f"{__name__}:Moving", "cohort": 6},
+        "stop": {"updates": 6},
+        "evaluate": {"updates": 9},
+    }
+    run = mpifl.run(job)
+    assert np.array_equal(mpifl.replay(run.path, trust=True).model, run.model)
+    monkeypatch.setattr(sys.modules[__name__], "MOVE", -1.0)
+    with pytest.raises(mpifl.RunFailed) as failed:
+        mpifl.replay(run.path, trust=True, overwrite=True)
+    again = mpifl.open_run("results/small-replay.h5")
+    assert np.allclose(again.model, run.model - 2) and again.updates.equals(run.updates)
+    before, after = (file.evaluations.train_loss.tolist()[1] for file in (run, again))
+    text = f"results/small.h5: evaluations row 1: train_loss is {before!r}, the replay has {after!r}"
+    assert before != after and str(failed.value) == text
+    capsys.readouterr()
+    assert cli.main(["replay", str(run.path), "overwrite=true", "--trust"]) == 3
+    out, err = capsys.readouterr()
+    assert not out and err.splitlines()[1:] == [f"mpifl: {text}"], "after the line on the code that is imported"
 
 
 def test_not_in_the_main_thread() -> None:

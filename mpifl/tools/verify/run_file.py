@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +20,7 @@ from mpifl.config.types import Config
 from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.reader import DamagedRun
+from mpifl.runfile.replayed import computed_together, first_difference, has_final_model
 from mpifl.runfile.tables import CLIENTS, TABLES
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
@@ -37,12 +37,11 @@ def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
     """
     line = check_file(path)
     if not replay:
-        return line
+        return f"{line}; what is computed from the data was not checked (--replay)"
     with TemporaryDirectory(prefix="mpifl-verify-") as folder:
         output = Path(folder, "replay.h5")
         task = execution.replay_task(path, keys={"output": output}, trust=trust)
-        facts = json.loads(task.replay.attrs.get("compute", "[]")) if task.replay else []
-        if any(fact.get("batched") is True for fact in facts):
+        if task.replay and computed_together(task.replay):
             text = "a run whose clients were computed one by one, for --replay: problem.torch.batched: false"
             raise ConfigError("verify", path, text)
         try:
@@ -52,8 +51,11 @@ def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
             raise Contradiction(f"{path}: the replay failed: {error}") from error
         if outcome.status != "completed":
             raise Contradiction(f"{path}: the replay failed: {outcome.error}")
-        compare(path, output)
-    return f"{line}; the replay computed the same"
+        with open_run(path) as one, open_run(output) as other:
+            if text := first_difference(one, other):
+                raise Contradiction(f"{path}: {text}")
+            what = "rows and model" if has_final_model(one) else "rows; the run has no final model"
+    return f"{line}; the replay computed the same {what}"
 
 
 def check_file(path: str | Path) -> str:
@@ -103,7 +105,7 @@ def _check(run: Run) -> str:
         notes.append("the interval of evaluations was not checked: a resume changed it")
     if why:
         notes.append(f"messages and triggers were not checked: {why}")
-    return f"{run.path}: {', '.join(counts)}: verified" + "".join(f"; {note}" for note in notes)
+    return f"{run.path}: {', '.join(counts)}: rows and checksums verified" + "".join(f"; {note}" for note in notes)
 
 
 # -- what is in the file -----------------------------------------------------------------------------------------------
@@ -211,35 +213,3 @@ def _number(config: Mapping[str, Any], key: str, kind: type = float) -> Any:
     """A number above 0, or None."""
     value = _value(config, key)
     return value if type(value) in (int, kind) and value > 0 else None
-
-
-# -- a replay beside it ------------------------------------------------------------------------------------------------
-def compare(path: Path, replay: Path) -> None:
-    """Raises Contradiction where the replay of a run file computed something else."""
-    with open_run(path) as one, open_run(replay) as other:
-        if text := _difference(one, other):
-            raise Contradiction(f"{path}: {text}")
-
-
-def _difference(one: Run, other: Run) -> str:
-    """The first difference between a run file and its replay; "" if there is none."""
-    for table in (name for name in TABLES if name != "events"):
-        if one.count(table) != other.count(table):
-            return f"{table}: {one.count(table)} rows, the replay has {other.count(table)}"
-        for name in TABLES[table].columns:
-            a, b = one.rows(table, name, 0, one.count(table)), other.rows(table, name, 0, other.count(table))
-            known = np.full(len(a), True)
-            if a.dtype.kind == "f" and TABLES[table].columns[name].missing is not None:
-                known = ~np.isnan(a)
-            differ = np.flatnonzero(known & ~((a == b) | ((a != a) & (b != b))))
-            if differ.size:
-                k = int(differ[0])
-                text = f"{name} is {a[k].item()!r}, the replay has {b[k].item()!r}"
-                return f"{table} row {k}: {text}"
-    if one.status in ("completed", "interrupted"):
-        x, y = one.model, other.model
-        differ = np.flatnonzero(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}"))
-        if differ.size:
-            k = int(differ[0])
-            return f"model/x item {k} is {x[k].item()!r}, the replay has {y[k].item()!r}"
-    return ""

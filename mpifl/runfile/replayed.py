@@ -1,0 +1,44 @@
+"""Compares the run file of a replay with the one that it repeats."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from mpifl.runfile.reader import Run
+from mpifl.runfile.tables import TABLES
+
+
+def computed_together(run: Run) -> bool:
+    """Whether a rank of a run computed clients together, which rounds differently than one by one in a replay."""
+    return any(fact.get("batched") is True for fact in json.loads(run.attrs.get("compute", "[]")))
+
+
+def has_final_model(run: Run) -> bool:
+    """Whether `model` is that of the run's end; else it is the first one."""
+    return run.status in ("completed", "interrupted")
+
+
+def first_difference(one: Run, other: Run) -> str:
+    """The first difference between a run file and its replay; "" if there is none."""
+    for table in (name for name in TABLES if name != "events"):
+        if one.count(table) != other.count(table):
+            return f"{table}: {one.count(table)} rows, the replay has {other.count(table)}"
+        for name in TABLES[table].columns:
+            a, b = one.rows(table, name, 0, one.count(table)), other.rows(table, name, 0, other.count(table))
+            known = np.full(len(a), True)
+            if a.dtype.kind == "f" and TABLES[table].columns[name].missing is not None:
+                known = ~np.isnan(a)
+            differ = np.flatnonzero(known & ~((a == b) | ((a != a) & (b != b))))
+            if differ.size:
+                k = int(differ[0])
+                text = f"{name} is {a[k].item()!r}, the replay has {b[k].item()!r}"
+                return f"{table} row {k}: {text}"
+    if has_final_model(one):
+        x, y = one.model, other.model
+        differ = np.flatnonzero(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}"))
+        if differ.size:
+            k = int(differ[0])
+            return f"model/x item {k} is {x[k].item()!r}, the replay has {y[k].item()!r}"
+    return ""
