@@ -33,6 +33,9 @@ CASES = {
     "large": job({"name": "scaffold", "cohort": 4, "local_steps": 2}, CNN, **FEW),
     "averaged": job({"name": "fedavg", "local_steps": 2}, NORM, **FEW),
     "local": job({"name": "fedavg"}, {**NORM, "torch": {"buffers": "local"}}, **FEW),
+    "augmented": job(
+        {"name": "fedavg", "local_steps": 2}, {"entry": "tests.problems.test_row_draws:problem", "batch_size": 2}, **FEW
+    ),
 }
 REAL = {
     name: {**CASES[name], "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 50}}}

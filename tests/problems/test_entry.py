@@ -201,16 +201,16 @@ def test_a_rank_reads_the_rows_of_its_own_clients_alone() -> None:
     config = configured("plain")
     problem = problems.load(config)
     problem.initial(4)
-    assert Plain.read == {0: 4, 1: 1, 2: 7}
+    assert Plain.read == {0: 5, 1: 2, 2: 8}  # the first row twice
     Plain.read.clear()
     objectives = hosted(config, problem, 0, 2).objectives
-    assert Plain.read == {0: 4, 2: 7} and [*objectives] == [0, 2]
+    assert Plain.read == {0: 5, 2: 8} and [*objectives] == [0, 2]
     x, y = objectives[2].rows.take(slice(None))
     assert x.dtype == torch.float64 and y.dtype == torch.int64
     np.testing.assert_array_equal(x, ROWS[2][0])
     assert y.tolist() == [0, 1, 2, 3, 0, 1, 2]
     here = problems.host(config.model, config.settings, problem.meta, {1: []}, 0, ComputeResources()).objectives[1]
-    assert Plain.read == {0: 4, 2: 7}  # one process holds the rows once
+    assert Plain.read == {0: 5, 2: 8}  # one process holds the rows once
     assert here.rows.take(slice(None))[1].tolist() == [1]  # True
 
 

@@ -260,6 +260,8 @@ def reason_not_batched(
     """
     if not settings.batched:
         return "problem.torch.batched is false"
+    if any(c.rows.drawn for c in clients):
+        return "rows are drawn anew in each contact"
     signatures = Counter(c.rows.signature for c in clients).most_common(1)
     if not signatures or signatures[0][1] < MIN_CLIENTS:
         return f"fewer than {MIN_CLIENTS} clients on this rank, or with rows of one shape"

@@ -30,6 +30,7 @@ from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import (
     Examples,
     Measured,
+    RowDraws,
     Shared,
     TorchObjective,
     class_scores,
@@ -38,6 +39,7 @@ from mpifl.problems.torch.module_objective import (
 )
 from mpifl.problems.torch.module_problem import CPU, seeded
 from mpifl.problems.torch.predictions import Prediction, find_prediction
+from mpifl.rng import stream
 
 log = logging.getLogger(__package__)
 
@@ -56,12 +58,16 @@ class EntryProblem(Problem):
         if settings.clients not in (None, self.clients):
             text = f"{self.clients}, the number of data sets that {settings.entry} returns, or null"
             raise ConfigError("problem.clients", settings.clients, text)
-        whole = [examples(settings, made.datasets[i], f"client {i}") for i in range(self.clients)]
+        whole = [_client_rows(settings, made, i) for i in range(self.clients)]
+        if any(rows.drawn for rows in whole):
+            log.info("problem.entry=%s: rows are drawn anew in each contact of a client", settings.entry)
         split = [_split(settings, rows, i) for i, rows in enumerate(whole)]
         self.rows = [train for train, _ in split]
         validation = [held for _, held in split if held]
         self.validation_rows = sum(map(len, validation))
-        test = [] if made.test is None else [examples(settings, made.test, "the test set")]
+        test = []
+        if made.test is not None:
+            test = [examples(settings, made.test, "the test set", stream(DATA_SEED, "test rows"))]
         self._shared = _shared(settings, made, CPU)
         parts: list[tuple[int | str, Examples]] = [*enumerate(whole), *(("the test set", rows) for rows in test)]
         tried = seeded(DATA_SEED, lambda: check_module_and_loss(settings, made, parts))
@@ -166,10 +172,11 @@ def _shared(
 
 def _load_rows(settings: ProblemSettings, meta: dict[str, Any], clients: list[int]) -> dict[int, Examples]:
     """The clients' rows, which must be those that rank 0 has seen."""
-    datasets, n = call_entry(settings, DATA_SEED).datasets, meta["clients"]
-    if len(datasets) != n:
-        raise entry_error(settings, f"the same data on every rank: rank 0 has {n} clients, here are {len(datasets)}")
-    rows = {i: _split(settings, examples(settings, datasets[i], f"client {i}"), i)[0] for i in clients}
+    made, n = call_entry(settings, DATA_SEED), meta["clients"]
+    if len(made.datasets) != n:
+        text = f"the same data on every rank: rank 0 has {n} clients, here are {len(made.datasets)}"
+        raise entry_error(settings, text)
+    rows = {i: _split(settings, _client_rows(settings, made, i), i)[0] for i in clients}
     for i, each in rows.items():
         # They are not compared to the last bit: the same sum may be rounded differently on another processor.
         if len(each) != meta["samples"][i] or not _same_fingerprint(_fingerprint(each), meta["fingerprints"][i]):
@@ -179,14 +186,22 @@ def _load_rows(settings: ProblemSettings, meta: dict[str, Any], clients: list[in
     return rows
 
 
+def _client_rows(settings: ProblemSettings, made: EntryResult, i: int) -> Examples:
+    """Client i's rows, which are the same on all ranks also where they are drawn."""
+    return examples(settings, made.datasets[i], f"client {i}", stream(DATA_SEED, "rows", i))
+
+
 def _split(settings: ProblemSettings, rows: Examples, i: int) -> tuple[Examples, Examples | None]:
     """Client i's training rows, and its validation rows; None where it has none."""
     every = np.ones(len(rows), bool)
     held = held_out(settings.validation_split, np.full(len(rows), i), every, "validation split")
     if not held.any():
         return rows, None
-    train, validation = (Examples(*rows.take(np.flatnonzero(part))) for part in (~held, held))
-    return train, validation
+    train, validation = np.flatnonzero(~held), np.flatnonzero(held)
+    drawn = rows.drawn
+    mine: RowDraws | None = drawn and (lambda numbers, seeds: drawn(train[numbers], seeds))
+    x, y = rows.take(train)
+    return Examples(x, y, mine), Examples(*rows.take(validation))
 
 
 def _fingerprint(rows: Examples) -> list[float]:
@@ -214,4 +229,4 @@ def _subsample(most: int | None, parts: list[Examples]) -> list[Examples]:
     ):
         if len(mine):
             alike.setdefault(rows.signature, []).append(rows.take(mine - begin))
-    return [Examples(*map(torch.cat, zip(*some, strict=True))) for some in alike.values()]
+    return [Examples(torch.cat(x), torch.cat(y)) for x, y in (zip(*some, strict=True) for some in alike.values())]

@@ -21,6 +21,7 @@ from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.flat import running_statistics
 from mpifl.problems.torch.module_objective import EVALUATION_ROWS, Examples, set_evaluation_mode
 from mpifl.problems.torch.module_problem import seeded
+from mpifl.problems.torch.row_draws import read_all, read_seeded
 from mpifl.problems.torch.side_effects import copied, find_side_effects
 
 
@@ -114,14 +115,39 @@ def _check_module(settings: ProblemSettings, module: nn.Module) -> None:
             )
 
 
-def examples(settings: ProblemSettings, dataset: Any, whose: str) -> Examples:
-    """The rows of a data set: x (s, ...), y (s, ...), whole-number targets as int64. Raises ConfigError."""
+def examples(settings: ProblemSettings, dataset: Any, whose: str, seeds: np.random.Generator) -> Examples:
+    """The rows of a data set: x (s, ...), y (s, ...), whole-number targets as int64. Raises ConfigError.
+
+    seeds: of what the data set draws when it is asked for a row
+    """
     if not _indexed(dataset):
         raise entry_error(settings, f"a data set with len() and [k] for {whose}; it is {_kind(dataset)}")
     if not len(dataset):
         raise entry_error(settings, f"at least one row for {whose}")
+    if type(dataset) is TensorDataset:
+        return Examples(*_tensors(settings, dataset.tensors, whose))
+
+    def drawn(numbers: np.ndarray, seeds: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Rows by number as they are under a seed for each."""
+        with _as_config_error(settings, readable):
+            rows = read_seeded(dataset, numbers.tolist(), seeds.tolist())
+        return _tensors(settings, _columns(settings, rows, whose), whose)
+
+    readable = f"a data set with a row [k] for each k below len() for {whose}"
+    with _as_config_error(settings, readable):
+        rows, draws = read_all(dataset)
+    numbers, seed_of = np.arange(len(rows)), seeds.integers(2**63, size=len(rows))
+    x, y = drawn(numbers, seed_of) if draws else _tensors(settings, _columns(settings, rows, whose), whose)
+    again = drawn(numbers[:1], seed_of[:1])
+    if not (torch.equal(again[0], x[:1]) and torch.equal(again[1], y[:1])):
+        text = "rows that draw from torch's, NumPy's or Python's generators alone"
+        raise entry_error(settings, f"{text}: row 0 of {whose} is another each time")
+    return Examples(x, y, drawn if draws else None)
+
+
+def _tensors(settings: ProblemSettings, columns: Sequence[Any], whose: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of rows. Raises ConfigError."""
     dtype = getattr(torch, settings.dtype)
-    columns: Sequence[Any] = dataset.tensors if type(dataset) is TensorDataset else _columns(settings, dataset, whose)
     if len(columns) != 2:
         raise entry_error(settings, f"rows (x, y) for {whose}; they have {len(columns)} parts")
     parts = []
@@ -133,12 +159,10 @@ def examples(settings: ProblemSettings, dataset: Any, whose: str) -> Examples:
             raise entry_error(settings, f"finite numbers; among the {name} of {whose} is nan or infinity")
         parts.append(stacked.cpu())
     x, y = parts
-    return Examples(x, y if y.is_floating_point() else y.long())
+    return x, y if y.is_floating_point() else y.long()
 
 
-def _columns(settings: ProblemSettings, dataset: Any, whose: str) -> list[tuple[Any, ...]]:
-    with _as_config_error(settings, f"a data set with a row [k] for each k below len() for {whose}"):
-        rows = [dataset[k] for k in range(len(dataset))]
+def _columns(settings: ProblemSettings, rows: Sequence[Any], whose: str) -> list[tuple[Any, ...]]:
     for k, row in enumerate(rows):
         if not (isinstance(row, tuple | list) and len(row) == 2):
             raise entry_error(settings, f"rows (x, y) for {whose}, as TensorDataset(x, y) has; row {k} is {_kind(row)}")

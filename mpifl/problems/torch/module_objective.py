@@ -21,6 +21,7 @@ from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.flat import Flat, vector_like
 from mpifl.problems.torch.optimizers import ClientOptimizer, TorchOptimizer, check
 from mpifl.problems.torch.predictions import Prediction
+from mpifl.rng import stream
 
 MAX_ROWS = 4096  # rows in one pass: a gradient over more is the mean of pieces
 EVALUATION_ROWS = 256  # rows evaluated at once
@@ -42,11 +43,15 @@ class Windows:
         return torch.from_numpy(self._tokens[self._begins[rows] + self._window].astype(np.int64)).to(self._device)
 
 
+RowDraws = Callable[[np.ndarray, np.ndarray], tuple[Tensor, Tensor]]  # numbers and seeds of rows -> inputs and targets
+
+
 class Examples:
     """Inputs and targets of some rows."""
 
-    def __init__(self, x: Tensor | Windows, y: Tensor) -> None:
-        self.x, self.y = x, y
+    def __init__(self, x: Tensor | Windows, y: Tensor, drawn: RowDraws | None = None) -> None:
+        """drawn: makes rows anew, where their data set draws random numbers; x and y are one draw then."""
+        self.x, self.y, self.drawn = x, y, drawn
         window = (x.window,) if isinstance(x, Windows) else x.shape[1:]
         self.signature = window, x.dtype, y.shape[1:], y.dtype  # rows of one signature make one tensor
 
@@ -55,7 +60,7 @@ class Examples:
 
     def on(self, device: torch.device) -> Examples:
         """These rows in that device's memory; where they are there already, the same memory."""
-        return Examples(self.x.to(device) if isinstance(self.x, Tensor) else self.x, self.y.to(device))
+        return Examples(self.x.to(device) if isinstance(self.x, Tensor) else self.x, self.y.to(device), self.drawn)
 
     def take(self, rows: Any) -> tuple[Tensor, Tensor]:
         """Copies of a batch's inputs and targets, as modules may change them; rows: numbers (int64), or a slice."""
@@ -171,10 +176,14 @@ class TorchObjective(Batches):
         self.shared, self.rows, self.own = shared, rows, own
         self.stats = shared.flat.own_statistics()
         self._optimizer = ClientOptimizer()
+        self._row_seeds: np.ndarray | None = None  # (rows,) of what rows draw in this contact
 
     def begin_round(self, round: int) -> None:
-        """What the module draws in this contact, for dropout say, belongs to (seed, client, round)."""
+        """What the module draws in this contact, for dropout say, belongs to (seed, client, round); what a row draws,
+        to these and the row: it is the same each time that the row is visited in this contact."""
         self._optimizer.contact = round
+        if self.rows.drawn:
+            self._row_seeds = stream(self.seed, "row", self.i, round).integers(2**63, size=len(self.rows))
         seed_draws(f"{self.seed} {self.i} {round}", self.shared.device)
 
     def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
@@ -249,8 +258,14 @@ class TorchObjective(Batches):
             total = self.samples
             rows = [slice(k, min(k + MAX_ROWS, total)) for k in range(0, total, MAX_ROWS)]
         for piece in rows:
-            x, y = (part.to(self.shared.device) for part in self.rows.take(piece))
+            x, y = (part.to(self.shared.device) for part in self._take(piece))
             yield self.shared.value(x, y, exact), len(y) / total
+
+    def _take(self, rows: Any) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a batch, in a contact with its draws."""
+        if self.rows.drawn is None or self._row_seeds is None:
+            return self.rows.take(rows)
+        return self.rows.drawn(np.arange(len(self.rows))[rows], self._row_seeds[rows])
 
     @torch.no_grad()
     def loss(self, x: Vector, rows: Any = None) -> float:
@@ -265,7 +280,7 @@ class TorchObjective(Batches):
         with torch.backends.cudnn.flags(enabled=False):  # cuDNN's LSTMs give no gradients in evaluation mode
             for k in range(self.samples):
                 row = flat.new_gradient()
-                self.shared.value(*self.rows.take(slice(k, k + 1))).backward()
+                self.shared.value(*self._take(slice(k, k + 1))).backward()
                 total += row**2
         return vector_like(x, total / self.samples)
 
