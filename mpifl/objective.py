@@ -16,6 +16,26 @@ import numpy as np
 Vector = Any  # np.ndarray | torch.Tensor, (d,)
 
 
+class StateEntry(NamedTuple):
+    """An entry of a module's `state_dict`."""
+
+    key: str
+    dtype: str  # torch's name of its type
+    shape: list[int]
+    part: str | None  # the part of the flat vector that it is; None: a constant
+    bytes: int  # of a constant, among those of the others
+
+
+class ModuleState(NamedTuple):
+    """What a module's `state_dict` is made of; no entries: it is not known."""
+
+    entries: list[StateEntry]
+    constants: np.ndarray  # uint8, the bytes of the constants in the order of their entries
+
+
+NO_STATE = ModuleState([], np.empty(0, np.uint8))
+
+
 def clone(v: Vector) -> Vector:
     """A copy in the same kind of memory."""
     return v.clone() if hasattr(v, "clone") else v.copy()

@@ -65,7 +65,8 @@ def _export(args: argparse.Namespace) -> None:
         if key != "overwrite" or not isinstance(given, bool):
             raise ConfigError(key, given, "only overwrite=true can be given to mpifl export")
         overwrite = given
-    print_result("\n".join(f"wrote {file}" for file in api.export_run(path, args.to, args.out, overwrite)))
+    written = api.export_run(path, args.to, args.out, overwrite, full=args.full, trust=args.trust)
+    print_result("\n".join(f"wrote {file}" for file in written))
 
 
 SHOW = Command(
@@ -128,5 +129,7 @@ EXPORT = Command(
     {
         "--to": value("FORMAT", "csv, parquet, tensorboard, safetensors or torch"),
         "--out": value("PATH", "the file or folder; default: beside the run file", Path),
+        "--full": flag("of a torch model, also what the run file does not have, such as a large frozen base"),
+        **TRUST,
     },
 )

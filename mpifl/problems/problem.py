@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from mpifl.config.types import Config
-from mpifl.objective import Objective
+from mpifl.objective import NO_STATE, ModuleState, Objective
 from mpifl.problems.settings import ProblemSettings
 from mpifl.vector_memory import HOST, VectorMemory
 
@@ -146,6 +146,10 @@ class Problem:
     def initial(self, seed: int) -> np.ndarray:
         """(d,) the first model of a run."""
         raise NotImplementedError
+
+    def module_state(self) -> ModuleState:
+        """The `state_dict` of a torch module beside the flat vector, for exports of the run file."""
+        return NO_STATE
 
     def shard(self, i: int) -> list[np.ndarray]:
         """Client i's C-contiguous arrays, views where there is one big array."""

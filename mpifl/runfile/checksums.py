@@ -52,7 +52,9 @@ def of_start(file: h5py.File) -> list[ChecksumRow]:
     """The checksums of what does not change after the start, and of the first model."""
     rows = [_of_attribute(file, name) for name in file.attrs if name not in CHANGING]
     rows += [_of_dataset(file, f"clients/{name}") for name in CLIENTS.columns if name not in CLIENTS_CHANGING]
-    return [*rows, _of_attribute(file, "layout", "model/x"), _of_dataset(file, "model/x")]
+    for path, name in (("model/x", "layout"), ("model/constants", "entries")):
+        rows += [_of_attribute(file, name, path), _of_dataset(file, path)]
+    return rows
 
 
 def of_end(file: h5py.File) -> list[ChecksumRow]:

@@ -18,6 +18,7 @@ import numpy as np
 from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
+from mpifl.objective import NO_STATE, ModuleState
 from mpifl.runfile import checksums
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.durable import error_text, temporary_name
@@ -151,11 +152,13 @@ def create_datasets(
     layout: Sequence[tuple[str, tuple[int, ...]]],
     version: int = 0,
     states: Sequence[str] | None = None,
+    module: ModuleState = NO_STATE,
 ) -> None:
     """Creates every attribute and dataset of the run file, and switches to single-writer-multiple-reader mode.
 
     x       (d,) the model of `version`
     states  of the n clients; None: all live
+    module  what the model's `state_dict` has besides x
     """
     own = {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), "session": secrets.token_hex(8)}
     for name, value in {**own, "resumed_from": 0, **attrs}.items():
@@ -184,6 +187,8 @@ def create_datasets(
     model = file.create_dataset("model/x", data=x)
     model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])
     model.attrs["version"] = np.int64(version)
+    entries, constants = module
+    file.create_dataset("model/constants", data=constants).attrs["entries"] = json.dumps(entries)
     checksums.append(file, checksums.of_start(file))
     file.swmr_mode = True
     file.flush()

@@ -18,6 +18,7 @@ from h5py import h5f, h5p
 from h5py._objects import phil
 
 from mpifl.errors import ConfigError
+from mpifl.objective import NO_STATE, ModuleState, StateEntry
 from mpifl.runfile.checksums import Coverage, plain
 from mpifl.runfile.checksums import check as check_checksums
 from mpifl.runfile.run_lock import with_locks_if_any
@@ -241,6 +242,17 @@ class Run(RunTables):
         with _readable(self.path):
             parts = parse_json(read_attribute(file["model/x"], "layout"))
             return [(name, tuple(shape)) for name, shape in parts]
+
+    @property
+    def module_state(self) -> ModuleState:
+        """What the model's `state_dict` has besides `model`; no entries: that is not known."""
+        file = self._open_file
+        if "constants" not in file["model"]:  # a file of an older version
+            return NO_STATE
+        with _readable(self.path):
+            constants = file["model/constants"]
+            entries = parse_json(read_attribute(constants, "entries"))
+            return ModuleState([StateEntry(*entry) for entry in entries], constants[()])
 
     @property
     def host(self) -> str | None:

@@ -52,6 +52,8 @@ def check(
     if (model := datasets.get("/model/x")) is None:
         raise ValueError("model/x is missing")
     _model(model, closed)
+    if (constants := datasets.get("/model/constants")) is not None:
+        _constants(constants, closed)
     return rows
 
 
@@ -91,3 +93,14 @@ def _model(x: h5py.Dataset, closed: bool) -> None:
     for name, shape in _list(read_attribute(x, "layout"), "layout"):
         if not isinstance(name, str) or not all(type(size) is int for size in shape):
             raise ValueError("attribute layout is not a list of names and shapes")
+
+
+def _constants(constants: h5py.Dataset, closed: bool) -> None:
+    _column(constants, "i8", closed)
+    entries = _list(read_attribute(constants, "entries"), "entries")
+    for key, dtype, shape, part, size in entries:
+        texts = isinstance(key, str) and isinstance(dtype, str) and isinstance(part, str | None)
+        if not texts or not all(type(number) is int and number >= 0 for number in (*shape, size)):
+            raise ValueError("attribute entries is not a list of keys, types, shapes, parts and sizes")
+    if constants.dtype != "u1" or sum(entry[-1] for entry in entries) != constants.size:
+        raise ValueError("model/constants does not have the bytes that its attribute entries states")

@@ -23,6 +23,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.interpreter_turns import InterpreterTurns
+from mpifl.objective import NO_STATE, ModuleState
 from mpifl.runfile import checksums
 from mpifl.runfile.checkpoint_folder import folder_of, remove, undo
 from mpifl.runfile.create import abandon, create_datasets, new_file, now
@@ -43,6 +44,7 @@ class RunWriter:
     clients  samples (n,), rank (n,), and rate (n,) where clients have one
     x0       (d,) first model, stored until the final one replaces it
     layout   names and shapes of the parts of x
+    module   what the model's `state_dict` has besides x
 
     Raises ConfigError("output", ...) if the file cannot be made, or it or checkpoints beside it are there already and
     `overwrite` is false. With `overwrite` they are removed; with `aside` the file is kept under that name.
@@ -74,10 +76,11 @@ class RunWriter:
         layout: Sequence[tuple[str, tuple[int, ...]]],
         overwrite: bool = False,
         aside: Path | None = None,
+        module: ModuleState = NO_STATE,
     ) -> None:
         self.path = Path(path)
         with new_file(self.path, overwrite, aside) as file:
-            create_datasets(file, attrs, clients, np.asarray(x0), layout)
+            create_datasets(file, attrs, clients, np.asarray(x0), layout, module=module)
             remove(folder_of(self.path))  # a resume would take a set that remains if it found no run file
         self._begin(file)
 
@@ -95,6 +98,7 @@ class RunWriter:
         layout: Sequence[tuple[str, tuple[int, ...]]],
         session: str | None,
         aside: Path | None = None,
+        module: ModuleState = NO_STATE,
     ) -> RunWriter:
         """Continues a run from a checkpoint in a new file, which replaces the one at `path` in one step, durably.
 
@@ -113,7 +117,7 @@ class RunWriter:
         writer.path = path = Path(path)
         with new_file(path, overwrite=True, aside=aside) as file:
             _check_not_resumed(path, session)
-            create_datasets(file, attrs, clients, np.asarray(x), layout, version, states)
+            create_datasets(file, attrs, clients, np.asarray(x), layout, version, states, module)
             file.attrs.modify("began", np.float64(attrs.get("began", np.nan)))
             for block in rows:
                 for table in TABLES:

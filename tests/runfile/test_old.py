@@ -50,7 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         for table, names in NEW.items():
             for name in names:
                 del file[table][name]
-        del file["clients/on"]
+        del file["clients/on"], file["model/constants"]
         made = yaml.safe_load(file.attrs["config"])
         del file["checksums"], file["client_evaluations"], file["metrics"], file.attrs["id"]
         del made["problem"]["test_split"]
@@ -74,6 +74,7 @@ def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
             assert all(is_missing(other, table, name) for name in names)
             assert one.drop(columns=names).equals(other.drop(columns=names))
         assert list(old.clients) == list(new.clients) and old.clients.on.isna().all() and (new.clients.on == 1).all()
+        assert not old.module_state.entries
         assert list(old.client_evaluations) == list(new.client_evaluations) and len(old.client_evaluations) == 0
         assert (
             np.array_equal(old.model, new.model) and old.status == "completed" and (old.id, bool(new.id)) == ("", True)

@@ -251,6 +251,9 @@ SCHEMA: list[tuple[Change, str]] = [
     (attribute("hosts", "[3]"), "attribute hosts is not a list of texts"),
     (attribute("layout", "[3]", "model/x"), ""),
     (attribute("layout", '[["w", ["a"]]]', "model/x"), "attribute layout is not a list of names and shapes"),
+    (attribute("entries", '[["w", "float32", [-1], null, 0]]', "model/constants"), "attribute entries is not a list"),
+    (attribute("entries", '[["w", "float32", [1], null, 4]]', "model/constants"), "does not have the bytes that"),
+    (attribute("entries", "[3]", "model/constants"), ""),
 ]
 
 

@@ -142,8 +142,8 @@ def test_a_file_that_appears_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: 
     path = tmp_path / "run.h5"
     create_datasets = create_module.create_datasets
 
-    def slow(*arguments: Any) -> None:
-        create_datasets(*arguments)
+    def slow(*arguments: Any, **keys: Any) -> None:
+        create_datasets(*arguments, **keys)
         path.write_text("precious")
 
     monkeypatch.setattr("mpifl.runfile.writer.create_datasets", slow)

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from mpifl.errors import ConfigError
-from mpifl.objective import to_numpy
+from mpifl.objective import ModuleState, to_numpy
 from mpifl.problems.metrics import softmax
-from mpifl.problems.problem import ComputeResources, HostedClients, Problem
+from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Problem
 from mpifl.problems.rows import VALIDATION, held_out, subsample
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
@@ -103,6 +103,9 @@ class EntryProblem(Problem):
         x: np.ndarray = self._shared.flat.values().numpy()
         return x
 
+    def module_state(self) -> ModuleState:
+        return self._shared.flat.state()
+
     def shard(self, i: int) -> list[np.ndarray]:
         """[]: a rank gets its rows from the user's function."""
         return []
@@ -156,6 +159,22 @@ def host_entry(
     on_device = {i: each.on(device) for i, each in rows.items()}
     objectives = {i: TorchObjective(shared, settings, meta, i, seed, on_device[i], None) for i in clients}
     return host_clients(shared, objectives, settings.torch, facts)
+
+
+def state_dict(settings: ProblemSettings, seed: int, x: np.ndarray, layout: Layout) -> dict[str, torch.Tensor]:
+    """The `state_dict` of the module that the function makes under the run's seed, with the parameters x (d,).
+
+    Raises ConfigError where the module has another layout, or its `state_dict` other things than dense tensors.
+    """
+    flat = _shared(settings, call_entry(settings, seed), CPU).flat
+    if flat.layout != layout:
+        raise entry_error(settings, "the module of the run; the one that it makes now has other parameters")
+    flat.bind(x, flat.own_statistics())
+    entries = flat.state_dict()
+    for key, part in entries.items():
+        if not isinstance(part, torch.Tensor) or part.layout != torch.strided:
+            raise entry_error(settings, f"a module whose state_dict has dense tensors; {key} is none")
+    return entries
 
 
 def _shared(

@@ -99,9 +99,13 @@ def _check_module(settings: ProblemSettings, module: nn.Module) -> None:
     for name, part in (*module.named_parameters(), *module.named_buffers()):
         if torch.nn.parameter.is_lazy(part) or part.is_meta:
             raise entry_error(settings, f"a module whose shapes and values are known; those of {name} are not")
+    places: dict[int, str] = {}  # of trained parameters, by address
     for name, p in module.named_parameters():
-        if (p.is_floating_point() or p.is_complex()) and p.dtype != getattr(torch, settings.dtype):
+        if p.requires_grad and p.dtype != getattr(torch, settings.dtype):
             raise _mismatch(settings, p.dtype, f"the module's parameter {name} is", "module.to")
+        if p.requires_grad and p.numel() and (other := places.setdefault(p.data_ptr(), name)) != name:
+            text = f"tied weights that are one parameter (b.weight = a.weight); {other} and {name} share their memory"
+            raise entry_error(settings, f"{text} alone")
     for name, part in running_statistics(module).items():
         if part.dtype != getattr(torch, settings.dtype):
             raise _mismatch(settings, part.dtype, f"the module's buffer {name} is", "module.to")

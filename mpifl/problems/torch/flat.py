@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mpifl.objective import Vector
+from mpifl.objective import NO_STATE, ModuleState, StateEntry, Vector
 from mpifl.problems.problem import Layout
+from mpifl.problems.torch.state_dict import dtype_name, to_bytes
+
+MAX_CONSTANTS = 1 << 26  # bytes of constants that a run file holds
 
 
 def tensor(x: Vector) -> Tensor:
@@ -27,20 +32,24 @@ def running_statistics(module: nn.Module) -> dict[str, Tensor]:
     return {name: b for name, b in module.named_buffers() if id(b) in kept}
 
 
+def _place(part: Tensor) -> tuple[object, ...]:
+    """Equal for tensors of the same values in the same memory."""
+    return part.data_ptr(), part.dtype, part.shape, part.stride()
+
+
 class Flat:
     """One module, bound to one flat vector at a time.
 
     The vector has the parameters that need a gradient, in the module's order, and where running statistics are averaged
-    these follow. Parameters and running statistics get the vector's dtype. Other buffers stay what they are.
+    these follow. These get the vector's dtype. Parameters that need no gradient and other buffers stay what they are.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, averaged: bool) -> None:
         self.module = module.to(device)
-        for part in (*module.parameters(), *running_statistics(module).values()):
-            if part.is_floating_point():
-                part.data = part.data.to(dtype)
         weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
         stats = running_statistics(module)
+        for part in (*weights.values(), *stats.values()):
+            part.data = part.data.to(dtype)
         self._variances = [name.endswith("running_var") for name in stats]
         self.weights, self.stats = list(weights.values()), list(stats.values())
         self.averaged = averaged and bool(stats)
@@ -60,6 +69,32 @@ class Flat:
         """(d,) a copy of the present parameters, and statistics where they are averaged."""
         parts = [*self.weights, *(self.stats if self.averaged else ())]
         return torch.cat([part.detach().reshape(-1) for part in parts])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The module's `state_dict`, without statistics that each client keeps for itself."""
+        local = set() if self.averaged else {part.data_ptr() for part in self.stats}
+        entries = self.module.state_dict(keep_vars=True).items()
+        return {key: part for key, part in entries if not (isinstance(part, Tensor) and part.data_ptr() in local)}
+
+    def state(self) -> ModuleState:
+        """What `state_dict` has; unknown where an entry is neither a parameter nor a buffer, and where the constants
+        are too large for a run file."""
+        held, entries = [*self.module.parameters(), *self.module.buffers()], self.state_dict()
+        if not all(isinstance(part, Tensor) and part.layout == torch.strided for part in (*held, *entries.values())):
+            return NO_STATE
+        known = {_place(part) for part in held}
+        if not known.issuperset(map(_place, entries.values())):
+            return NO_STATE
+        parts = {_place(part): name for part, (name, _) in zip([*self.weights, *self.stats], self.layout)}
+        constants = [part for part in entries.values() if _place(part) not in parts]
+        if sum(part.nbytes for part in constants) > MAX_CONSTANTS:
+            return NO_STATE
+        found = [
+            StateEntry(key, dtype_name(part), [*part.shape], name, part.nbytes if name is None else 0)
+            for key, part in entries.items()
+            for name in [parts.get(_place(part))]
+        ]
+        return ModuleState(found, np.frombuffer(b"".join(map(to_bytes, constants)), np.uint8))
 
     def own_statistics(self) -> Tensor | None:
         """A copy of the running statistics, for one client; null where there are none, or the vector has them."""

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from mpifl.errors import ConfigError, host_name
-from mpifl.objective import to_numpy
+from mpifl.objective import ModuleState, to_numpy
 from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Rows, Shard
 from mpifl.problems.rows import RowProblem
 from mpifl.problems.settings import ProblemSettings
@@ -76,6 +76,9 @@ class TorchProblem(RowProblem):
         if self.model.init is not None:
             x[: flat.trained] = self.model.init.draw(stream(seed, "init"), flat.trained)
         return x
+
+    def module_state(self) -> ModuleState:
+        return self._shared.flat.state()
 
     def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
         self._shared.load_for_evaluation(x)

@@ -131,14 +131,18 @@ def _members(prefix: str, thing: Any, left_out: set[str]) -> Iterator[tuple[str,
                 if not (name.startswith("__") or callable(value) or hasattr(value, "__get__")):
                     yield prefix + name, _value(value)
     for name, value in vars(thing).items():
-        if name not in left_out:
+        if name not in left_out and not _is_function(value):  # TorchScript keeps some, which its copies lack
             yield prefix + name, _value(value)
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, nn.Module)
 
 
 def _value(value: Any, depth: int = 0) -> Any:
     """What can be compared in place of a value: its type and its content."""
     kind = type(value).__name__
-    if depth > MAX_DEPTH or (callable(value) and not isinstance(value, nn.Module)):
+    if depth > MAX_DEPTH or _is_function(value):
         return kind
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_meta:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import Run, open_run
+from mpifl.runfile import open_run
 from mpifl.runfile.durable import durable_file, error_text
 from mpifl.tools.export import model, scalars, tables
 
@@ -18,8 +18,8 @@ from mpifl.tools.export import model, scalars, tables
 class Format(NamedTuple):
     """A format that a run file can be written in."""
 
-    files: Callable[[Run], Iterator[tuple[str, Callable[[BinaryIO], None]]]]
-    """names of the files, with the function that writes each"""
+    files: Callable[..., Iterator[tuple[str, Callable[[BinaryIO], None]]]]
+    """names of the files and the function that writes each, from the open run file; of a model with `full`, `trust`"""
     suffix: str
     """suffix of the output beside the run file"""
     folder: bool = True
@@ -39,12 +39,17 @@ FORMATS = {
 }
 
 
-def export_run(path: str | Path, to: str, out: str | Path | None = None, overwrite: bool = False) -> list[Path]:
+def export_run(
+    path: str | Path, to: str, out: str | Path | None = None, overwrite: bool = False, full: bool = False,
+    trust: bool = False,
+) -> list[Path]:  # fmt: skip
     """Writes a run file in another format; returns the files that it wrote.
 
     to         a key of FORMATS
     out        the file or, for a format of several files, their folder; None: NAME with the format's suffix
     overwrite  replace files of an earlier export
+    full       of a model, also what the run file does not have; `problem.entry` makes the module again
+    trust      import and run that function
 
     Nothing is replaced before all new files are complete. Raises ConfigError for a run file that cannot be read, for
     one that does not have what the format holds, for outputs that exist, and where a package is missing.
@@ -52,11 +57,16 @@ def export_run(path: str | Path, to: str, out: str | Path | None = None, overwri
     if to not in FORMATS:
         raise ConfigError("to", to, f"one of {', '.join(FORMATS)}")
     form, source = FORMATS[to], Path(path)
+    model_options = {} if form.folder else {"full": full, "trust": trust}
+    if full and form.folder:
+        raise ConfigError("full", "true", f"to=torch or safetensors, which have the model; to={to} has tables")
     if form.package:
         require(form.package, "to", to)
     with open_run(source) as run:
+        if to == "safetensors" and model.is_torch(run):
+            require("torch", "to", to)
         target = Path(out) if out is not None else source.with_name(f"{source.stem}{form.suffix}")
-        files = {target / name if form.folder else target: write for name, write in form.files(run)}
+        files = {target / name if form.folder else target: write for name, write in form.files(run, **model_options)}
         _check_target(source, target, form)
         old = [file for file in target.glob(form.old) if form.old] if form.old and target.is_dir() else []
         if existing := [file for file in (*files, *old) if os.path.lexists(file)]:

@@ -5,23 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from mpifl.config.read import job_from_dict
+from mpifl.config.trust import check_trusted
 from mpifl.errors import ConfigError
+from mpifl.objective import ModuleState
 from mpifl.runfile import Run
 
 HAVE_MODEL = ("completed", "interrupted")  # statuses of runs whose files have a final model
 RESERVED = "__metadata__"  # the key of the header that safetensors keeps for metadata
 
 
-def safetensors_file(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+class Values(NamedTuple):
+    """A tensor as bytes, of any type that torch has."""
+
+    dtype: str  # torch's name of it
+    shape: list[int]
+    data: bytes
+
+
+def safetensors_file(run: Run, full: bool, trust: bool) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
     """The arrays of the model; the header's metadata have, under `mpifl`, JSON with facts of the run.
 
     `layout` is names and shapes in the order of the vector.
     """
-    arrays = model_arrays(run)
+    arrays = model_arrays(run, full, trust)
     facts = {
         "id": run.id, "name": run.attrs.get("name", ""), "version": run.model_version,
         "layout": [[name, list(shape)] for name, shape in run.layout],
@@ -29,27 +40,38 @@ def safetensors_file(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]
     metadata = {"mpifl": json.dumps(facts)}  # one entry, since the package writes several in random order
 
     def write(file: BinaryIO) -> None:
-        from safetensors.numpy import save
+        if is_torch(run):  # NumPy does not have all types
+            import safetensors.torch
 
-        file.write(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
+            from mpifl.problems.torch.state_dict import tensors
+
+            file.write(safetensors.torch.save(tensors(arrays), metadata))
+        else:
+            import safetensors.numpy
+
+            parts = {key: np.frombuffer(v.data, v.dtype).reshape(v.shape) for key, v in arrays.items()}
+            file.write(safetensors.numpy.save(parts, metadata))
 
     yield "model", write
 
 
-def torch_file(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+def torch_file(run: Run, full: bool, trust: bool) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
     """A dict of plain tensors, which `torch.load(weights_only=True)` reads."""
-    arrays = model_arrays(run)
+    arrays = model_arrays(run, full, trust)
 
     def write(file: BinaryIO) -> None:
-        from mpifl.problems.torch.state_dict import save_arrays
+        from mpifl.problems.torch.state_dict import save
 
-        save_arrays(arrays, file)
+        save(arrays, file)
 
     yield "model", write
 
 
-def model_arrays(run: Run) -> dict[str, np.ndarray]:
-    """The final model: of a torch module its parameters by name; of others `x` (d,) and its parts by name.
+def model_arrays(run: Run, full: bool = False, trust: bool = False) -> dict[str, Values]:
+    """The final model: of a torch module its state_dict; of others `x` (d,) and its parts by name.
+
+    Of a module whose state_dict the file does not have, it is the parts by name; or, with `full`, what the module has
+    that the run's `problem.entry` makes, if `trust` says that it may run.
 
     Raises ConfigError for a run whose file does not have the final model, or a layout that does not fit it.
     """
@@ -65,14 +87,41 @@ def model_arrays(run: Run) -> dict[str, np.ndarray]:
     sizes = [prod(shape) if all(size >= 0 for size in shape) else -1 for _, shape in layout]
     if min(sizes, default=0) < 0 or sum(sizes) != x.size or len(set(names)) < len(names) or RESERVED in names:
         raise ConfigError("run file", run.path, f"a layout of names and shapes that fits its model of {x.size} numbers")
-    parts: dict[str, np.ndarray] = {}
+    parts: dict[str, Values] = {}
     for (name, shape), last in zip(layout, np.cumsum(sizes).tolist(), strict=True):
-        parts[name] = x[last - prod(shape) : last].reshape(shape)
+        parts[name] = Values(x.dtype.name, list(shape), x[last - prod(shape) : last].tobytes())
     if is_torch(run):
-        return parts
+        state = run.module_state
+        if state.entries:
+            return dict(_state_dict(run, state, parts))
+        return _of_entry(run, x, trust) if full else parts
     if len(parts) > 1 and "x" in parts:
         raise ConfigError("run file", run.path, "a layout in which x is the name of the whole model alone")
-    return {"x": x} if list(parts) == ["x"] else {"x": x, **parts}
+    whole = Values(x.dtype.name, [x.size], x.tobytes())
+    return {"x": whole} if list(parts) == ["x"] else {"x": whole, **parts}
+
+
+def _state_dict(run: Run, state: ModuleState, parts: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
+    """The entries of a module's state_dict, which the run file has."""
+    data, first = state.constants.tobytes(), 0
+    for key, dtype, shape, part, size in state.entries:
+        if part is not None and (part not in parts or parts[part][:2] != (dtype, shape)):
+            raise ConfigError("run file", run.path, f"entries of a state_dict that fit its layout; {key} does not")
+        yield key, Values(dtype, shape, data[first : first + size]) if part is None else parts[part]
+        first += size
+
+
+def _of_entry(run: Run, x: np.ndarray, trust: bool) -> dict[str, Values]:
+    """The state_dict of the module that the run's `problem.entry` makes, with the parameters x (d,)."""
+    check_trusted(run.config, run.path, "export", (), trust)
+    job = job_from_dict(run.config)
+    if job.problem.entry is None:
+        raise ConfigError("full", run.path, "a run file with the module's state; this one is of an older version")
+    from mpifl.problems.torch.entry import state_dict
+    from mpifl.problems.torch.state_dict import dtype_name, to_bytes
+
+    made = state_dict(job.problem.settings, job.seed, x, run.layout)
+    return {key: Values(dtype_name(part), [*part.shape], to_bytes(part).tobytes()) for key, part in made.items()}
 
 
 def is_torch(run: Run) -> bool:
