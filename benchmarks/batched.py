@@ -30,8 +30,9 @@ from mpifl.problems.models.networks import Cnn, TorchMlp
 from mpifl.problems.problem import HostedClients
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.batched import host_clients
+from mpifl.problems.torch.examples import Examples
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective
+from mpifl.problems.torch.module_objective import Shared, TorchObjective
 from mpifl.problems.torch.module_problem import CPU
 
 ROWS, CLASSES, STEP = 200, 10, 0.01

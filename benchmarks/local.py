@@ -23,8 +23,9 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.problems import ProblemConfig
 from mpifl.problems.models import MODELS
 from mpifl.problems.settings import Torch
+from mpifl.problems.torch.examples import Examples
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective
+from mpifl.problems.torch.module_objective import Shared, TorchObjective
 from mpifl.problems.torch.module_problem import CPU, seeded
 
 CASES: dict[str, dict[str, Any]] = {  # shape of a row, classes, vocabulary, batch, steps of one contact

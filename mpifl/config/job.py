@@ -219,8 +219,8 @@ class Job(Config):
         """Raises ConfigError where it is clear that no client has test rows of its own, before the data are read."""
         problem = self.problem
         if problem.entry is not None:
-            text = "false: with problem.entry the clients have no test rows of their own"
-        elif isinstance(problem.data, NoData):
+            return
+        if isinstance(problem.data, NoData):
             text = f"false: the model {type_name(problem.model)} has no data"
         elif problem.test_split is None and not isinstance(problem.partition, Natural):
             text = "false, or problem.test_split such as 0.2: these clients have no test rows of their own"

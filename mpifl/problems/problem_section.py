@@ -79,7 +79,7 @@ class ProblemConfig(Config):
     def _check_entry(self) -> None:
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", self.entry or ""):
             raise ConfigError("entry", self.entry, "package.module:function")
-        for key, given in (("data", self.data), ("partition", self.partition), ("test_split", self.test_split)):
+        for key, given in (("data", self.data), ("partition", self.partition)):
             if given is not None:
                 raise ConfigError(key, getattr(given, "name", given), "null: with problem.entry the data are your own")
         if self.model != Logistic():

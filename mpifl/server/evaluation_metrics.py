@@ -78,7 +78,7 @@ def check_evaluation(job: Job, problem: Problem) -> None:
         return
     x = problem.initial(job.seed)
     if job.evaluate.clients and np.isnan(problem.client_accuracies(x)).all():
-        text = "false, or problem.test_split such as 0.2: no client has test rows of its own"
+        text = "false, or problem.test_split such as 0.2: no client has an accuracy on test rows of its own"
         raise ConfigError("evaluate.clients", True, text)
     if not job.evaluate.metrics:
         return

@@ -27,6 +27,11 @@ class Noisy(nn.Linear):
         return super().forward(x) + torch.randn(len(x), 2)
 
 
+class Both(nn.Linear):
+    def forward(self, x):
+        return super().forward(x["x"] + x["more"])
+
+
 def make_problem(case="", options=None):
     x = [torch.randn(s, 3) for s in (4, 9, 6, 5)]
     y = [(rows.sum(1) > 0).long() for rows in x]
@@ -42,6 +47,9 @@ def make_problem(case="", options=None):
         raise SystemExit(0)
     elif case == "raises":
         raise KeyError("of the user's own")
+    if case == "dicts":  # of rows, with test rows for each client
+        rows = [[({"x": x, "more": 2 * x}, y) for x, y in zip(*part)] for part in zip(x, y)]
+        return Both(3, 2), cross_entropy, rows, [each[:3] for each in rows]
     module = Noisy(3, 2) if case == "draws" else nn.Linear(3, 2)
     return module, cross_entropy, list(map(TensorDataset, x, y)), TensorDataset(x[0], y[0])
 """
@@ -105,9 +113,9 @@ def test_an_error_of_the_users_own_code_is_shown_with_its_place(run: Start, fold
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", ["", "draws"])
+@pytest.mark.parametrize("case", ["", "draws", "dicts"])
 def test_any_number_of_ranks_gives_the_same_bits(run: Start, folder: Path, case: str) -> None:
-    options = [f"problem.options.case={case}"]
+    options = [f"problem.options.case={case}", *(["evaluate.clients=true"] if case == "dicts" else [])]
     for ranks in (0, 6):  # more ranks than clients
         assert not run(ranks, *MPIFL, "run", "good.yaml", *options, f"output=r{ranks}.h5", deadline=120, code=0).err
     assert not differing(folder / "r0.h5", folder / "r6.h5")

@@ -29,8 +29,9 @@ from mpifl.problems.partitions import Iid
 from mpifl.problems.problem import ComputeResources, HostedClients
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch import batched
+from mpifl.problems.torch.examples import Examples, Windows
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective, Windows
+from mpifl.problems.torch.module_objective import Shared, TorchObjective
 
 CPU = torch.device("cpu")
 SIZES = (23, 30, 11, 30, 27, 30, 27, 27, 27, 27, 30)  # rows of the clients; with batches of 10, ends of 3, 1 and 7

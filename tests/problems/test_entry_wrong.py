@@ -98,7 +98,7 @@ NO_FUNCTION = 5
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        ("module", "(module, loss, datasets[, test[, predict]]); it returns tuple of 2"),
+        ("module", "test[, predict[, collate]]]), or a dict with these names; it returns tuple of 2"),
         ("list", "it returns type"),
         ("no module", "a torch.nn.Module as the first of what is returned; it is builtin_function_or_method"),
         ("frozen", "a module with parameters that need a gradient"),

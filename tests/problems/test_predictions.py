@@ -200,7 +200,7 @@ def test_many_labels_and_classes_take_little_time() -> None:
     rows = torch.zeros(4, 20_000)
     rows[range(4), predicted] = 1
     every = torch.arange(20_000)
-    prediction, _ = find_prediction(LOSSES["padding 0"], [rows], [every], None)
+    prediction, _ = find_prediction(LOSSES["padding 0"], [rows], [every], every, None)
     assert prediction is not None and prediction.count(rows, torch.tensor(y)) == (2, 3)
 
 

@@ -15,8 +15,9 @@ import mpifl
 from mpifl import open_run, problems
 from mpifl.problems import ProblemConfig
 from mpifl.problems.settings import Torch
+from mpifl.problems.torch.examples import Examples
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective
+from mpifl.problems.torch.module_objective import Shared, TorchObjective
 from mpifl.problems.torch.module_problem import seeded
 from mpifl.runfile import Run
 from tests.tiers import long, parameters

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from math import nan
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -25,19 +25,25 @@ from mpifl.problems.rows import VALIDATION, held_out, subsample
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
-from mpifl.problems.torch.entry_check import EntryResult, call_entry, check_module_and_loss, entry_error, examples
+from mpifl.problems.torch.entry_check import (
+    EntryResult,
+    Tried,
+    call_entry,
+    check_module_and_loss,
+    entry_error,
+    examples,
+)
+from mpifl.problems.torch.examples import CPU, Examples, merged, tensors
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import (
-    Examples,
     Measured,
-    RowDraws,
     Shared,
     TorchObjective,
     class_scores,
     measure,
     seed_draws,
 )
-from mpifl.problems.torch.module_problem import CPU, seeded
+from mpifl.problems.torch.module_problem import seeded
 from mpifl.problems.torch.predictions import Prediction, find_prediction
 from mpifl.rng import stream
 
@@ -58,34 +64,36 @@ class EntryProblem(Problem):
         if settings.clients not in (None, self.clients):
             text = f"{self.clients}, the number of data sets that {settings.entry} returns, or null"
             raise ConfigError("problem.clients", settings.clients, text)
-        whole = [_client_rows(settings, made, i) for i in range(self.clients)]
-        if any(rows.drawn for rows in whole):
+        parts = [_client_rows(settings, made, i) for i in range(self.clients)]
+        if any(part.train.drawn for part in parts):
             log.info("problem.entry=%s: rows are drawn anew in each contact of a client", settings.entry)
-        split = [_split(settings, rows, i) for i, rows in enumerate(whole)]
-        self.rows = [train for train, _ in split]
-        validation = [held for _, held in split if held]
-        self.validation_rows = sum(map(len, validation))
-        test = []
-        if made.test is not None:
-            test = [examples(settings, made.test, "the test set", stream(DATA_SEED, "test rows"))]
+        self.rows = [part.train for part in parts]
+        self.own = {i: part.own for i, part in enumerate(parts) if part.own}  # test rows of clients that have some
+        tests = own = {f"the test rows of client {i}": rows for i, rows in self.own.items()}
+        if made.test is not None and made.client_tests() is None:
+            tests = {
+                "the test set": examples(settings, made, made.test, "the test set", stream(DATA_SEED, "test rows"))
+            }
+        validation = {f"the validation rows of client {i}": p.validation for i, p in enumerate(parts) if p.validation}
+        self.validation_rows = sum(map(len, validation.values()))
         self._shared = _shared(settings, made, CPU)
-        parts: list[tuple[int | str, Examples]] = [*enumerate(whole), *(("the test set", rows) for rows in test)]
-        tried = seeded(DATA_SEED, lambda: check_module_and_loss(settings, made, parts))
+        every: list[tuple[int | str, Examples]] = [*enumerate(self.rows), *{**tests, **own, **validation}.items()]
+        tried = seeded(DATA_SEED, lambda: check_module_and_loss(settings, made, every))
         self.draws, self._seed = tried.draws, 0
-        self._prediction, why_none = find_prediction(
-            made.loss, tried.outputs, [rows.y for _, rows in parts], made.predict
-        )
+        self._prediction, why_none = _prediction(made, tried, [rows.labels() for _, rows in every])
         self._shared.prediction = self._prediction
-        if why_none and (test or validation):
+        if why_none and (tests or validation):
             text = "problem.entry=%s: accuracies are NaN: %s; expected: a class loss, or predict after the test rows"
             log.warning(text, settings.entry, why_none)
-        self._evaluated = [_subsample(settings.evaluation_rows, rows) for rows in (self.rows, test, validation)]
+        few = settings.evaluation_rows
+        self._evaluated = [_subsample(few, [*rows]) for rows in (self.rows, tests.values(), validation.values())]
+        self._own = {i: rows for i, rows in zip(self.own, _few(few, [*self.own.values()])) if rows}
         self.layout, self.d = self._shared.flat.layout, self._shared.flat.d
         self.samples = np.array([len(rows) for rows in self.rows], np.int64)
         self.meta = {
             "clients": self.clients,
             "samples": self.samples.tolist(),
-            "fingerprints": [_fingerprint(r) for r in self.rows],
+            "fingerprints": [_fingerprints(rows, self.own.get(i)) for i, rows in enumerate(self.rows)],
         }
         _local_problems[id(self.meta)] = self
 
@@ -115,18 +123,31 @@ class EntryProblem(Problem):
             seed_draws(f"{self._seed} evaluation {version}", self._shared.device)
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
-        self._shared.load_for_evaluation(x)
+        return self.evaluate_with_clients(x)[0]
+
+    def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+        own = self.client_accuracies(x)
         train, test, validation = (
             Measured.sum(measure(self._shared, rows) for rows in parts) for parts in self._evaluated
         )
         held = (validation.mean_loss, validation.accuracy)
-        return {
+        known = own[~np.isnan(own)]
+        metrics = {
             "train_loss": train.mean_loss + self._shared.regulariser(),
             "test_loss": test.mean_loss,
             "test_accuracy": test.accuracy,
-            "client_accuracy_mean": nan,  # no client has test rows of its own
+            "client_accuracy_mean": float(known.mean()) if len(known) else nan,
             **(dict(zip(VALIDATION, held, strict=True)) if self.validation_rows else {}),
         }
+        return metrics, own
+
+    def client_accuracies(self, x: np.ndarray) -> np.ndarray:
+        self._shared.load_for_evaluation(x)
+        found = np.full(self.clients, nan)
+        if self._prediction:
+            for i, rows in self._own.items():
+                found[i] = measure(self._shared, rows).accuracy
+        return found
 
     def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         self._shared.load_for_evaluation(x)
@@ -155,9 +176,9 @@ def host_entry(
     device, facts = prepare(settings.torch, resources)
     shared = _shared(settings, call_entry(settings, seed), device)
     here = _local_problems.get(id(meta))
-    rows = {i: here.rows[i] for i in clients} if here else _load_rows(settings, meta, clients)
-    on_device = {i: each.on(device) for i, each in rows.items()}
-    objectives = {i: TorchObjective(shared, settings, meta, i, seed, on_device[i], None) for i in clients}
+    rows = {i: (here.rows[i], here.own.get(i)) for i in clients} if here else _load_rows(settings, meta, clients)
+    on_device = {i: (train.on(device), own and own.on(device)) for i, (train, own) in rows.items()}
+    objectives = {i: TorchObjective(shared, settings, meta, i, seed, *on_device[i]) for i in clients}
     return host_clients(shared, objectives, settings.torch, facts)
 
 
@@ -177,6 +198,14 @@ def state_dict(settings: ProblemSettings, seed: int, x: np.ndarray, layout: Layo
     return entries
 
 
+def _prediction(made: EntryResult, tried: Tried, labels: list[torch.Tensor | None]) -> tuple[Prediction | None, str]:
+    """How outputs predict labels; or None, and why (`find_prediction`)."""
+    known = [values for values in labels if values is not None]
+    if len(known) < len(labels):
+        return None, "the targets are not one tensor"
+    return find_prediction(made.loss, tried.outputs, tried.targets, torch.cat(known), made.predict)
+
+
 def _shared(
     settings: ProblemSettings, made: EntryResult, device: torch.device, prediction: Prediction | None = None
 ) -> Shared:
@@ -189,63 +218,87 @@ def _shared(
     return Shared(flat, made.loss, device, settings, prediction)
 
 
-def _load_rows(settings: ProblemSettings, meta: dict[str, Any], clients: list[int]) -> dict[int, Examples]:
-    """The clients' rows, which must be those that rank 0 has seen."""
+class ClientRows(NamedTuple):
+    """One client's rows; None: it has none of these."""
+
+    train: Examples
+    own: Examples | None  # test rows of its own
+    validation: Examples | None
+
+
+def _client_rows(settings: ProblemSettings, made: EntryResult, i: int) -> ClientRows:
+    """Client i's rows, which are the same on all ranks also where they are drawn. Raises ConfigError."""
+    rows = examples(settings, made, made.datasets[i], f"client {i}", stream(DATA_SEED, "rows", i))
+    tests = made.client_tests()
+    whose, every = np.full(len(rows), i), np.ones(len(rows), bool)
+    own = held_out(settings.test_split, whose, every, "test split")
+    validation = held_out(settings.validation_split, whose, ~own, "validation split")
+    if tests is not None and settings.test_split is not None:
+        text = f"null: {settings.entry} returns test rows for each client"
+        raise ConfigError("problem.test_split", settings.test_split, text)
+    train, held, validated = (
+        rows if part.all() else rows.subset(np.flatnonzero(part)) if part.any() else None
+        for part in (~own & ~validation, own, validation)
+    )
+    assert train is not None  # fractions are below 1, and rounded down
+    if tests is not None and tests[i] is not None and len(tests[i]):
+        seeds = stream(DATA_SEED, "test rows", i)
+        held = examples(settings, made, tests[i], f"the test rows of client {i}", seeds)
+    return ClientRows(train, held, validated)
+
+
+def _load_rows(
+    settings: ProblemSettings, meta: dict[str, Any], clients: list[int]
+) -> dict[int, tuple[Examples, Examples | None]]:
+    """The clients' training rows and their own test rows, which must be those that rank 0 has seen."""
     made, n = call_entry(settings, DATA_SEED), meta["clients"]
     if len(made.datasets) != n:
         text = f"the same data on every rank: rank 0 has {n} clients, here are {len(made.datasets)}"
         raise entry_error(settings, text)
-    rows = {i: _split(settings, _client_rows(settings, made, i), i)[0] for i in clients}
-    for i, each in rows.items():
+    found = {}
+    for i in clients:
+        rows = found[i] = _client_rows(settings, made, i)[:2]
         # They are not compared to the last bit: the same sum may be rounded differently on another processor.
-        if len(each) != meta["samples"][i] or not _same_fingerprint(_fingerprint(each), meta["fingerprints"][i]):
+        if not _same_fingerprints(_fingerprints(*rows), meta["fingerprints"][i]):
             raise entry_error(
                 settings, f"the same data on every rank: client {i} has other rows on rank 0; seed what is drawn"
             )
-    return rows
-
-
-def _client_rows(settings: ProblemSettings, made: EntryResult, i: int) -> Examples:
-    """Client i's rows, which are the same on all ranks also where they are drawn."""
-    return examples(settings, made.datasets[i], f"client {i}", stream(DATA_SEED, "rows", i))
-
-
-def _split(settings: ProblemSettings, rows: Examples, i: int) -> tuple[Examples, Examples | None]:
-    """Client i's training rows, and its validation rows; None where it has none."""
-    every = np.ones(len(rows), bool)
-    held = held_out(settings.validation_split, np.full(len(rows), i), every, "validation split")
-    if not held.any():
-        return rows, None
-    train, validation = np.flatnonzero(~held), np.flatnonzero(held)
-    drawn = rows.drawn
-    mine: RowDraws | None = drawn and (lambda numbers, seeds: drawn(train[numbers], seeds))
-    x, y = rows.take(train)
-    return Examples(x, y, mine), Examples(*rows.take(validation))
+    return found
 
 
 def _fingerprint(rows: Examples) -> list[float]:
-    """A weighted sum, which depends on order and signs, and the sum of absolute values: of inputs, then of targets."""
-    flat = [part.double().flatten() for part in rows.take(slice(None))]
-    return [float(of) for v in flat for of in (v @ torch.linspace(1, 2, len(v), dtype=v.dtype), v.abs().sum())]
+    """The number of rows; a weighted sum, which depends on order and signs, and the sum of absolute values: of inputs,
+    then of targets."""
+    flat = [torch.cat([v.double().flatten() for v in tensors(part)]) for part in rows.take(slice(None))]
+    sums = (float(of) for v in flat for of in (v @ torch.linspace(1, 2, len(v), dtype=v.dtype), v.abs().sum()))
+    return [len(rows), *sums]
 
 
-def _same_fingerprint(here: list[float], there: list[float]) -> bool:
+def _fingerprints(*parts: Examples | None) -> list[list[float]]:
+    return [_fingerprint(rows) for rows in parts if rows]
+
+
+def _same_fingerprints(here: list[list[float]], there: list[list[float]]) -> bool:
     """Up to rounding, as large as the sums of absolute values make it."""
-    (x, x_size, y, y_size), (x0, _, y0, _) = here, there
-    return abs(x - x0) <= 1e-5 * x_size and abs(y - y0) <= 1e-5 * y_size
+    return len(here) == len(there) and all(
+        n == n0 and abs(x - x0) <= 1e-5 * x_size and abs(y - y0) <= 1e-5 * y_size
+        for (n, x, x_size, y, y_size), (n0, x0, _, y0, _) in zip(here, there)
+    )
+
+
+def _few(most: int | None, parts: list[Examples]) -> list[Examples | None]:
+    """At most so many of all rows, the same ones for all runs, by part."""
+    ends = np.cumsum([len(rows) for rows in parts])
+    if not parts or most is None or ends[-1] <= most:
+        return [*parts]
+    mine = np.split(subsample(most, int(ends[-1])), np.searchsorted(subsample(most, int(ends[-1])), ends[:-1]))
+    return [
+        rows.subset(some - (end - len(rows))) if len(some) else None
+        for rows, some, end in zip(parts, mine, ends, strict=True)
+    ]
 
 
 def _subsample(most: int | None, parts: list[Examples]) -> list[Examples]:
-    """At most so many of all rows, the same ones for all runs; those of one signature in one piece."""
-    sizes = [len(rows) for rows in parts]
-    if most is None or sum(sizes) <= most:
-        return parts
-    rows_drawn = subsample(most, sum(sizes))
-    begins = np.cumsum([0, *sizes[:-1]])
-    alike: dict[Any, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-    for rows, mine, begin in zip(
-        parts, np.split(rows_drawn, np.searchsorted(rows_drawn, begins[1:])), begins, strict=True
-    ):
-        if len(mine):
-            alike.setdefault(rows.signature, []).append(rows.take(mine - begin))
-    return [Examples(torch.cat(x), torch.cat(y)) for x, y in (zip(*some, strict=True) for some in alike.values())]
+    """At most so many of all rows; those of one signature in one piece."""
+    few = [rows for rows in _few(most, parts) if rows]
+    return few if sum(map(len, few)) == sum(map(len, parts)) else merged(few)

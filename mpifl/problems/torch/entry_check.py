@@ -8,18 +8,20 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from mpifl.errors import ConfigError
 from mpifl.problems.settings import ProblemSettings
+from mpifl.problems.torch.examples import CollatedExamples, Examples, tensors
 from mpifl.problems.torch.flat import running_statistics
-from mpifl.problems.torch.module_objective import EVALUATION_ROWS, Examples, set_evaluation_mode
+from mpifl.problems.torch.module_objective import set_evaluation_mode
 from mpifl.problems.torch.module_problem import seeded
 from mpifl.problems.torch.row_draws import read_all, read_seeded
 from mpifl.problems.torch.side_effects import copied, find_side_effects
@@ -29,10 +31,26 @@ class EntryResult(NamedTuple):
     """What the function returns."""
 
     module: nn.Module
-    loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> the mean over the rows
+    loss: Callable[[Tensor, Any], Tensor]  # (outputs, targets) -> the mean over the rows
     datasets: Sequence[Any]  # one for each client: len(), and [k] a row (x, y)
-    test: Any = None  # test rows: len(), and [k] a row (x, y)
+    test: Any = None  # test rows: len(), and [k] a row (x, y); or such a data set, or None, for each client
     predict: Callable[[Tensor], Tensor] | None = None  # outputs -> predicted labels, in the targets' shape
+    collate: Callable[[list[Any]], Any] | None = None  # rows -> (inputs, targets), or a batch that is both
+
+    def client_tests(self) -> list[Any] | None:
+        """The test rows of each client; None where there are none of clients."""
+        test = self.test
+        return [*test] if isinstance(test, list | tuple) and any(map(_is_dataset, test)) else None
+
+
+def _is_dataset(thing: Any) -> bool:
+    """Whether it is a data set, and no row of one."""
+    if isinstance(thing, list):
+        return bool(thing) and isinstance(thing[0], tuple)
+    return _indexed(thing) and not isinstance(thing, tuple | Mapping | str | Tensor | np.ndarray)
+
+
+RETURNS = "(module, loss, datasets[, test[, predict[, collate]]]), or a dict with these names"
 
 
 def entry_error(settings: ProblemSettings, expected: str) -> ConfigError:
@@ -72,17 +90,26 @@ def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
         takes = f"{settings.entry}({', '.join(signature.parameters)})"
         raise ConfigError("problem.options", options, f"what {takes} takes ({error})") from error
     made = seeded(seed, lambda: function(**options))
-    if not (isinstance(made, tuple | list) and len(made) in (3, 4, 5)):
-        raise entry_error(
-            settings, f"a function that returns (module, loss, datasets[, test[, predict]]); it returns {_kind(made)}"
-        )
-    made = EntryResult(*made)
+    try:
+        made = EntryResult(**made) if isinstance(made, dict) else EntryResult(*made)
+    except TypeError as error:
+        raise entry_error(settings, f"a function that returns {RETURNS}; it returns {_kind(made)}") from error
     if not isinstance(made.module, nn.Module):
         raise entry_error(settings, f"a torch.nn.Module as the first of what is returned; it is {_kind(made.module)}")
     if not callable(made.loss):
         raise entry_error(settings, f"a loss, called with outputs and targets, as the second; it is {_kind(made.loss)}")
     if made.predict is not None and not callable(made.predict):
         text = f"None or a function from outputs to predicted labels as the fifth; it is {_kind(made.predict)}"
+        raise entry_error(settings, text)
+    if made.collate is not None and not callable(made.collate):
+        raise entry_error(
+            settings, f"None or a function from rows to a batch as the sixth; it is {_kind(made.collate)}"
+        )
+    tests = made.client_tests()
+    if tests is not None and _indexed(made.datasets) and len(tests) != len(made.datasets):
+        text = (
+            f"test rows for each of the {len(made.datasets)} clients, or None, as the fourth; it is {_kind(made.test)}"
+        )
         raise entry_error(settings, text)
     _check_module(settings, made.module)
     if getattr(made.module, "_mpifl_seen", False):  # clients and measuring would hold it at two vectors at once
@@ -119,7 +146,9 @@ def _check_module(settings: ProblemSettings, module: nn.Module) -> None:
             )
 
 
-def examples(settings: ProblemSettings, dataset: Any, whose: str, seeds: np.random.Generator) -> Examples:
+def examples(
+    settings: ProblemSettings, made: EntryResult, dataset: Any, whose: str, seeds: np.random.Generator
+) -> Examples:
     """The rows of a data set: x (s, ...), y (s, ...), whole-number targets as int64. Raises ConfigError.
 
     seeds: of what the data set draws when it is asked for a row
@@ -128,49 +157,78 @@ def examples(settings: ProblemSettings, dataset: Any, whose: str, seeds: np.rand
         raise entry_error(settings, f"a data set with len() and [k] for {whose}; it is {_kind(dataset)}")
     if not len(dataset):
         raise entry_error(settings, f"at least one row for {whose}")
-    if type(dataset) is TensorDataset:
-        return Examples(*_tensors(settings, dataset.tensors, whose))
+    if type(dataset) is TensorDataset and made.collate is None:
+        return Examples(*_checked(settings, dataset.tensors, whose))
 
-    def drawn(numbers: np.ndarray, seeds: np.ndarray) -> tuple[Tensor, Tensor]:
+    def read(numbers: np.ndarray, seeds: np.ndarray) -> list[Any]:
         """Rows by number as they are under a seed for each."""
         with _as_config_error(settings, readable):
-            rows = read_seeded(dataset, numbers.tolist(), seeds.tolist())
-        return _tensors(settings, _columns(settings, rows, whose), whose)
+            return read_seeded(dataset, numbers.tolist(), seeds.tolist())
 
     readable = f"a data set with a row [k] for each k below len() for {whose}"
     with _as_config_error(settings, readable):
         rows, draws = read_all(dataset)
     numbers, seed_of = np.arange(len(rows)), seeds.integers(2**63, size=len(rows))
-    x, y = drawn(numbers, seed_of) if draws else _tensors(settings, _columns(settings, rows, whose), whose)
-    again = drawn(numbers[:1], seed_of[:1])
-    if not (torch.equal(again[0], x[:1]) and torch.equal(again[1], y[:1])):
+    if draws:
+        rows = read(numbers, seed_of)
+    collate = made.collate
+    if isinstance(rows[0], Mapping) or (_is_pair(rows[0]) and isinstance(rows[0][0], Mapping)):
+        collate = collate or default_collate
+    batch = partial(_collated, settings, collate, whose) if collate else partial(_columns, settings, whose)
+    found = CollatedExamples(rows, batch) if collate else Examples(*batch(rows))
+    for piece in found.pieces() if collate else ():  # checks them
+        found.take(piece)
+    again = batch(read(numbers[:1], seed_of[:1])), found.take(slice(0, 1))
+    if not all(map(torch.equal, *map(tensors, again))):
         text = "rows that draw from torch's, NumPy's or Python's generators alone"
         raise entry_error(settings, f"{text}: row 0 of {whose} is another each time")
-    return Examples(x, y, drawn if draws else None)
+    found.drawn = (lambda numbers, seeds: batch(read(numbers, seeds))) if draws else None
+    return found
 
 
-def _tensors(settings: ProblemSettings, columns: Sequence[Any], whose: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of rows. Raises ConfigError."""
-    dtype = getattr(torch, settings.dtype)
+def _is_pair(row: Any) -> bool:
+    return isinstance(row, tuple | list) and len(row) == 2
+
+
+def _collated(
+    settings: ProblemSettings, collate: Callable[[list[Any]], Any], whose: str, rows: list[Any]
+) -> tuple[Any, Any]:
+    """Inputs and targets of the batch that `collate` makes of rows. Raises ConfigError."""
+    with _as_config_error(settings, f"rows of {whose} of which the collate function makes batches"):
+        batch = collate(rows)
+    x, y = batch if _is_pair(batch) else (batch, batch)
+    for name, part in (("inputs", x), ("targets", y)):
+        for values in tensors(part):
+            _check_values(settings, values, f"the {name} of {whose}", name)
+    return x, y.long() if isinstance(y, Tensor) and not y.is_floating_point() else y
+
+
+def _columns(settings: ProblemSettings, whose: str, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of rows (x, y). Raises ConfigError."""
+    for k, row in enumerate(rows):
+        if not _is_pair(row):
+            raise entry_error(settings, f"rows (x, y) for {whose}, as TensorDataset(x, y) has; row {k} is {_kind(row)}")
+    return _checked(settings, list(zip(*rows, strict=True)), whose)
+
+
+def _checked(settings: ProblemSettings, columns: Sequence[Any], whose: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as tensors, from the values of all rows. Raises ConfigError."""
     if len(columns) != 2:
         raise entry_error(settings, f"rows (x, y) for {whose}; they have {len(columns)} parts")
     parts = []
     for name, part in zip(("inputs", "targets"), columns, strict=True):
         stacked = part.detach() if isinstance(part, Tensor) else _stacked(settings, part, f"the {name} of {whose}")
-        if (stacked.is_floating_point() or stacked.is_complex()) and stacked.dtype != dtype:
-            raise _mismatch(settings, stacked.dtype, f"the {name} of {whose} are", f"{name}.to")
-        if not torch.isfinite(stacked).all():
-            raise entry_error(settings, f"finite numbers; among the {name} of {whose} is nan or infinity")
+        _check_values(settings, stacked, f"the {name} of {whose}", name)
         parts.append(stacked.cpu())
     x, y = parts
     return x, y if y.is_floating_point() else y.long()
 
 
-def _columns(settings: ProblemSettings, rows: Sequence[Any], whose: str) -> list[tuple[Any, ...]]:
-    for k, row in enumerate(rows):
-        if not (isinstance(row, tuple | list) and len(row) == 2):
-            raise entry_error(settings, f"rows (x, y) for {whose}, as TensorDataset(x, y) has; row {k} is {_kind(row)}")
-    return list(zip(*rows, strict=True))
+def _check_values(settings: ProblemSettings, values: Tensor, what: str, name: str) -> None:
+    if (values.is_floating_point() or values.is_complex()) and values.dtype != getattr(torch, settings.dtype):
+        raise _mismatch(settings, values.dtype, f"{what} are", f"{name}.to")
+    if not torch.isfinite(values).all():
+        raise entry_error(settings, f"finite numbers; among {what} is nan or infinity")
 
 
 def _stacked(settings: ProblemSettings, values: Sequence[Any], what: str) -> Tensor:
@@ -189,6 +247,7 @@ class Tried(NamedTuple):
     """What the module has shown."""
 
     outputs: list[Tensor]  # some for each part of the data
+    targets: list[Any]  # their targets
     draws: bool  # whether evaluations draw from torch's generator
 
 
@@ -199,7 +258,7 @@ def check_module_and_loss(
     assert settings.torch is not None
     local = settings.torch.buffers == "local"  # then norms take the statistics of test rows, too
     tried: dict[Any, Tensor] = {}
-    found = []
+    found, targets = [], []
     fresh = copied(made.module, made.loss)
     for i, rows in parts:
         whose = f"client {i}" if isinstance(i, int) else i
@@ -208,19 +267,28 @@ def check_module_and_loss(
         signature = few, rows.signature
         made.module.train(isinstance(i, int) or local)
         if signature not in tried:
-            with _as_config_error(settings, f"a module that takes rows of shape {[*x.shape]} ({whose})"):
+            with _as_config_error(settings, f"a module that takes rows of shape {_shape(x)} ({whose})"):
                 tried[signature] = made.module(x)
             _try_loss(settings, made, tried[signature], y, whose)
             if made.predict:
                 _try_predict(settings, made.predict, tried[signature].detach(), y, whose)
         outputs = tried[signature].detach()
         found.append(outputs)
-        for k in range(0, len(rows) if outputs.shape[:1] == (few,) else 0, EVALUATION_ROWS):  # a label may be too large
-            some = rows.y[k : k + EVALUATION_ROWS].clone()
-            with _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"):
-                made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)
+        targets.append(y)
+        made.module.eval()
+        for piece in rows.pieces():  # a label may be too large
+            with (
+                torch.no_grad(),
+                _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"),
+            ):
+                if isinstance(rows, CollatedExamples):
+                    x, y = rows.take(piece)
+                    made.loss(made.module(x), y)
+                elif outputs.shape[:1] == (few,):
+                    some = rows.y[piece].clone()
+                    made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)
     clients = [rows for i, rows in reversed(parts) if isinstance(i, int)]
-    largest = max(clients, key=lambda rows: rows.x[0].numel())
+    largest = max(clients, key=lambda rows: sum(part.numel() for part in tensors(rows.take(slice(0, 1))[0])))
     last = slice(-min(2, len(largest), settings.batch_size or 2), None)
     with _as_config_error(settings, "a module that takes the rows of clients in evaluation"):
         effects = find_side_effects(
@@ -240,13 +308,19 @@ def check_module_and_loss(
     if effects.other_draws:
         text = f"a module and a loss that draw from torch's generator alone: they draw from {effects.other_draws}'s"
         raise entry_error(settings, text)
-    return Tried(found, effects.draws)
+    return Tried(found, targets, effects.draws)
 
 
-def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Tensor, whose: str) -> None:
+def _shape(value: Any) -> str:
+    """The shapes of a batch's tensors."""
+    shapes = [[*part.shape] for part in tensors(value)]
+    return str(shapes[0] if isinstance(value, Tensor) else shapes)
+
+
+def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Any, whose: str) -> None:
     if not isinstance(outputs, Tensor):
         raise entry_error(settings, f"a module that returns a tensor; it returns {_kind(outputs)}")
-    with _as_config_error(settings, f"a loss of outputs {[*outputs.shape]} and targets {[*y.shape]} ({whose})"):
+    with _as_config_error(settings, f"a loss of outputs {_shape(outputs)} and targets {_shape(y)} ({whose})"):
         value = made.loss(outputs, y)
     if not isinstance(value, Tensor):
         raise entry_error(settings, f"a loss that is a tensor; it is {_kind(value)}")
@@ -260,7 +334,7 @@ def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Ten
         )
     with _as_config_error(settings, "a loss that can be differentiated"):
         value.backward()
-    if outputs.shape[:1] == y.shape[:1]:  # the first row twice, and four times
+    if isinstance(y, Tensor) and outputs.shape[:1] == y.shape[:1]:  # the first row twice, and four times
         row = outputs.detach()[:1], y[:1]
         with _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"):
             two, four = (float(made.loss(*(part.repeat_interleave(m, 0) for part in row))) for m in (2, 4))
@@ -269,8 +343,10 @@ def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Ten
 
 
 def _try_predict(
-    settings: ProblemSettings, predict: Callable[[Tensor], Tensor], outputs: Tensor, y: Tensor, whose: str
+    settings: ProblemSettings, predict: Callable[[Tensor], Tensor], outputs: Tensor, y: Any, whose: str
 ) -> None:
+    if not isinstance(y, Tensor):
+        raise entry_error(settings, f"targets that are one tensor for predict; those of {whose} are {_kind(y)}")
     expected = f"predicted labels of shape {[*y.shape]}, as the targets of {whose} have, from predict"
     with _as_config_error(settings, expected):
         labels = predict(outputs.clone())
@@ -299,7 +375,9 @@ def _indexed(thing: Any) -> bool:
 
 
 def _kind(thing: Any) -> str:
-    """The type of a value, and its length where it has parts."""
+    """The type of a value, and its length or its keys where it has parts."""
+    if isinstance(thing, dict):
+        return f"dict of {', '.join(map(str, thing))}"
     return type(thing).__name__ + (f" of {len(thing)}" if isinstance(thing, tuple | list) else "")
 
 

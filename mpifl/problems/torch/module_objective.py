@@ -18,58 +18,13 @@ from torch import Tensor, nn
 from mpifl.objective import OptimizerSettings, Vector
 from mpifl.problems.rows import Batches
 from mpifl.problems.settings import ProblemSettings
+from mpifl.problems.torch.examples import EVALUATION_ROWS, Examples, to_device
 from mpifl.problems.torch.flat import Flat, vector_like
 from mpifl.problems.torch.optimizers import ClientOptimizer, TorchOptimizer, check
 from mpifl.problems.torch.predictions import Prediction
 from mpifl.rng import stream
 
 MAX_ROWS = 4096  # rows in one pass: a gradient over more is the mean of pieces
-EVALUATION_ROWS = 256  # rows evaluated at once
-
-
-class Windows:
-    """Rows of text, by where in the tokens each begins; `tokens` may be a file mapped into memory."""
-
-    def __init__(self, tokens: np.ndarray, begins: np.ndarray, window: int, device: torch.device) -> None:
-        self._tokens, self._begins, self._device = tokens, begins.reshape(-1, 1), device
-        self._window = np.arange(window)
-        self.window, self.dtype = window, torch.int64
-
-    def __len__(self) -> int:
-        return len(self._begins)
-
-    def __getitem__(self, rows: Any) -> Tensor:
-        """(rows, window) int64"""
-        return torch.from_numpy(self._tokens[self._begins[rows] + self._window].astype(np.int64)).to(self._device)
-
-
-RowDraws = Callable[[np.ndarray, np.ndarray], tuple[Tensor, Tensor]]  # numbers and seeds of rows -> inputs and targets
-
-
-class Examples:
-    """Inputs and targets of some rows."""
-
-    def __init__(self, x: Tensor | Windows, y: Tensor, drawn: RowDraws | None = None) -> None:
-        """drawn: makes rows anew, where their data set draws random numbers; x and y are one draw then."""
-        self.x, self.y, self.drawn = x, y, drawn
-        window = (x.window,) if isinstance(x, Windows) else x.shape[1:]
-        self.signature = window, x.dtype, y.shape[1:], y.dtype  # rows of one signature make one tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def on(self, device: torch.device) -> Examples:
-        """These rows in that device's memory; where they are there already, the same memory."""
-        return Examples(self.x.to(device) if isinstance(self.x, Tensor) else self.x, self.y.to(device), self.drawn)
-
-    def take(self, rows: Any) -> tuple[Tensor, Tensor]:
-        """Copies of a batch's inputs and targets, as modules may change them; rows: numbers (int64), or a slice."""
-        if not isinstance(rows, np.ndarray):
-            x = self.x[rows].clone() if isinstance(self.x, Tensor) else self.x[rows]
-            return x, self.y[rows].clone()
-        at = torch.from_numpy(rows).to(self.y.device)
-        x = self.x.index_select(0, at) if isinstance(self.x, Tensor) else self.x[rows]
-        return x, self.y.index_select(0, at)
 
 
 class BatchExecutor(Protocol):
@@ -132,7 +87,7 @@ class Shared:
         """Around a forward pass."""
         return torch.autocast(self.device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
 
-    def value(self, x: Tensor, y: Tensor, exact: bool = False) -> Tensor:
+    def value(self, x: Any, y: Any, exact: bool = False) -> Tensor:
         """The mean loss of some rows, without the regulariser; exact: in the model's dtype throughout."""
         with nullcontext() if exact else self.precision():
             return self.loss(self.flat.module(x), y)
@@ -258,8 +213,9 @@ class TorchObjective(Batches):
             total = self.samples
             rows = [slice(k, min(k + MAX_ROWS, total)) for k in range(0, total, MAX_ROWS)]
         for piece in rows:
-            x, y = (part.to(self.shared.device) for part in self._take(piece))
-            yield self.shared.value(x, y, exact), len(y) / total
+            x, y = (to_device(part, self.shared.device) for part in self._take(piece))
+            count = len(piece) if isinstance(piece, np.ndarray) else piece.stop - piece.start
+            yield self.shared.value(x, y, exact), count / total
 
     def _take(self, rows: Any) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a batch, in a contact with its draws."""
@@ -326,9 +282,9 @@ class Measured(NamedTuple):
 def measure(shared: Shared, rows: Examples) -> Measured:
     """Losses and predictions of the rows."""
     parts = []
-    for found, y in outputs(shared, rows):
+    for found, y, count in outputs(shared, rows):
         right, counted = shared.prediction.count(found, y) if shared.prediction else (0, 0)
-        parts.append(Measured(len(y), float(shared.loss(found, y)) * len(y), right, counted))
+        parts.append(Measured(count, float(shared.loss(found, y)) * count, right, counted))
     return Measured.sum(parts)
 
 
@@ -338,19 +294,19 @@ def class_scores(shared: Shared, rows: Examples) -> tuple[np.ndarray, np.ndarray
     prediction, pieces = shared.prediction, []
     if prediction is None or prediction.scores is None:
         return None
-    for found, y in outputs(shared, rows):
+    for found, y, _ in outputs(shared, rows):
         at = prediction.counted(y).reshape(-1)
         pieces.append((prediction.classes(y)[at].cpu(), prediction.scores(found)[at].cpu()))
     classes, scores = map(torch.cat, zip(*pieces, strict=True))
     return classes.numpy(), scores.numpy()
 
 
-def outputs(shared: Shared, rows: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-    """The module's outputs and the targets, of some rows at a time."""
+def outputs(shared: Shared, rows: Examples) -> Iterator[tuple[Tensor, Any, int]]:
+    """The module's outputs, the targets and the number of rows, of some rows at a time."""
     ends = [
         *range(EVALUATION_ROWS, len(rows) - 1, EVALUATION_ROWS),
         len(rows),
     ]  # no last piece of one row, which norms cannot look at
     for begin, end in pairwise([0, *ends]):
-        x, y = (part.to(shared.device) for part in rows.take(slice(begin, end)))
-        yield shared.flat.module(x), y
+        x, y = (to_device(part, shared.device) for part in rows.take(slice(begin, end)))
+        yield shared.flat.module(x), y, end - begin

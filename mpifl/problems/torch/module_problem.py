@@ -18,12 +18,11 @@ from mpifl.problems.rows import RowProblem
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
+from mpifl.problems.torch.examples import CPU, Examples, Windows
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective, Windows, class_scores, measure
+from mpifl.problems.torch.module_objective import Shared, TorchObjective, class_scores, measure
 from mpifl.problems.torch.predictions import CLASS_SCORES
 from mpifl.rng import stream
-
-CPU = torch.device("cpu")
 
 
 class ModuleBuilder(Protocol):

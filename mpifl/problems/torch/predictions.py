@@ -57,30 +57,33 @@ CLASS_SCORES = Prediction(lambda outputs: outputs.argmax(1), lambda outputs: out
 
 
 def find_prediction(
-    loss: Loss, outputs: Sequence[Tensor], targets: Sequence[Tensor], predict: Callable[[Tensor], Tensor] | None
-) -> tuple[Prediction | None, str]:
+    loss: Loss, outputs: Sequence[Tensor], targets: Sequence[Tensor], values: Tensor,
+    predict: Callable[[Tensor], Tensor] | None,
+) -> tuple[Prediction | None, str]:  # fmt: skip
     """How outputs predict labels; or None, and why, which is "" where targets are not labels in the first place.
 
     Args:
         loss: The user's.
         outputs: Some of the module's outputs for each part of the data.
-        targets: All targets of each part.
+        targets: Their targets.
+        values: All targets of all parts, flat.
         predict: The user's own function from outputs to labels.
     """
     shapes = {(part.shape[1:], y.shape[1:], y.dtype) for part, y in zip(outputs, targets, strict=True)}
-    whole = not any(y.is_floating_point() for y in targets)
+    whole = not values.is_floating_point()
     binary = all(shape in ((), (1,)) and rest in ((), (1,)) for shape, rest, _ in shapes)
-    labelled = whole or (binary and all(((y == y.round()) & (y.abs() <= 1)).all() for y in targets))
-    if len(shapes) > 1 or not labelled:
-        if predict:
-            return Prediction(predict), ""
-        return None, "the outputs or the targets of the data sets differ in shape" if whole else ""
-    ((shape, rest, _),) = shapes
+    labelled = whole or (binary and bool(((values == values.round()) & (values.abs() <= 1)).all()))
+    if not labelled:
+        return (Prediction(predict) if predict else None), ""
+    shape, rest = outputs[0].shape[1:], targets[0].shape[1:]
     classes = len(shape) == 1 and shape[0] > 1 and not rest
-    if not (predict or classes or binary):
-        return None, _why_not(shape)
+    if not predict:
+        if len(shapes) > 1:
+            return None, "the outputs or the targets of the data sets differ in shape" if whole else ""
+        if not (classes or binary):
+            return None, _why_not(shape)
     probe = _Probe(loss, shape, outputs[0].dtype, rest)
-    labels = torch.unique(torch.cat([y.reshape(-1) for y in targets]))
+    labels = torch.unique(values)
     ignored = probe.ignored(labels)
     left_out = tuple(int(label) for label in ignored)
     if predict:

@@ -1,0 +1,200 @@
+"""Rows of a user's that are dicts or of unlike lengths, and test rows for each client: numbers by definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl.errors import ConfigError
+from mpifl.problems import ProblemConfig, load
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.nn.utils.rnn import pad_sequence  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+CLIENTS, SIZES = 3, (7, 4, 9)
+DRAW = torch.Generator().manual_seed(5)
+X = [torch.randn(s, 4, generator=DRAW) for s in (*SIZES, 6)]
+Y = [(x.sum(1) > 0).long() for x in X]
+TOKENS = [[torch.randint(1, 8, (k % 5 + 1,), generator=DRAW) for k in range(s)] for s in (*SIZES, 6)]
+
+
+class Linear(nn.Linear):  # type: ignore[misc]
+    """Takes the features in one tensor, or in the parts a and b of a dict."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x if isinstance(x, torch.Tensor) else torch.cat([x["a"], x["b"]], 1))
+
+
+class Bag(nn.Module):  # type: ignore[misc]
+    """Mean of the embeddings of a text's tokens; 0 is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(8, 3, padding_idx=0), nn.Linear(3, 2)
+
+    def forward(self, tokens: Any) -> Any:
+        counts = (tokens != 0).sum(1, keepdim=True)
+        return self.linear(self.embedding(tokens).sum(1) / counts)
+
+
+def padded(rows: list[Any]) -> tuple[Any, Any]:
+    tokens, labels = zip(*rows, strict=True)
+    return pad_sequence(tokens, batch_first=True), torch.tensor(labels)
+
+
+def both_parts(batch: Callable[[Any], Any]) -> list[Any]:
+    """Data sets whose rows have the features in two parts."""
+    return [[batch((x[k, :1], x[k, 1:], y[k])) for k in range(len(y))] for x, y in zip(X, Y, strict=True)]
+
+
+def entry(kind: str, tests: str = "one") -> Any:
+    module, loss, more = Linear(4, 2), cross_entropy, {}
+    sets: list[Any] = [*map(TensorDataset, X, Y)]
+    if kind == "dict":
+        sets = both_parts(lambda row: ({"a": row[0], "b": row[1]}, row[2]))
+    elif kind == "all dict":
+        sets = both_parts(lambda row: dict(zip(("a", "b", "label"), row, strict=True)))
+        loss = lambda out, batch: cross_entropy(out, batch["label"])  # noqa: E731
+    elif kind == "ragged":
+        sets = [[*zip(texts, y.tolist(), strict=True)] for texts, y in zip(TOKENS, Y, strict=True)]
+        module, more = Bag(), {"collate": padded}
+    elif kind == "padded":
+        module, sets = Bag(), [TensorDataset(pad_sequence(t, True), y) for t, y in zip(TOKENS, Y, strict=True)]
+    elif kind == "double":
+        sets = both_parts(lambda row: ({"a": row[0].double(), "b": row[1]}, row[2]))
+    elif kind == "nan":
+        sets = both_parts(lambda row: ({"a": row[0] / 0, "b": row[1]}, row[2]))
+    elif kind == "label":
+        sets = both_parts(lambda row: ({"a": row[0], "b": row[1]}, row[2] + 1))
+    elif kind == "not collated":
+        sets = [[*zip(texts, y.tolist(), strict=True)] for texts, y in zip(TOKENS, Y, strict=True)]
+        module, more = Bag(), {"collate": lambda rows: (torch.stack([x for x, _ in rows]), 0)}
+    elif kind == "no function":
+        more = {"collate": 3}
+    elif kind == "unknown":
+        more = {"tests": 3}
+    *clients, test = sets
+    found = {"one": test, "own": clients, "some": [clients[0], None, clients[2]], "two": clients[:2], "none": None}
+    return {"module": module, "loss": loss, "datasets": clients, "test": found[tests], **more}
+
+
+def configured(kind: str, tests: str = "one", **more: Any) -> ProblemConfig:
+    return ProblemConfig(entry=f"{__name__}:entry", options={"kind": kind, "tests": tests}, batch_size=3, **more)
+
+
+def run(folder: Path, kind: str, tests: str = "one", **more: Any) -> mpifl.Run:
+    job = {
+        "name": kind.replace(" ", "-") + tests, "seed": 2, "output": str(folder / f"{kind}{tests}.h5"),
+        "problem": {"entry": f"{__name__}:entry", "options": {"kind": kind, "tests": tests}, "batch_size": 3},
+        "algorithm": {"name": "fedavg", "step_size": 0.5, "local_epochs": 1},
+        "clock": {"mode": "virtual", "delay": "exponential"}, "stop": {"updates": 12}, "evaluate": {"updates": 6},
+    }  # fmt: skip
+    return mpifl.run({**job, **more})
+
+
+@pytest.mark.parametrize(("kind", "same", "accuracy"), [("dict", "tensors", True), ("all dict", "tensors", False)])
+def test_rows_that_are_dicts_give_the_bits_of_the_same_rows_as_tensors(
+    tmp_path: Path, kind: str, same: str, accuracy: bool
+) -> None:
+    """Where the whole row is a dict, the loss takes it: no accuracy is known then."""
+    one, other = run(tmp_path, kind), run(tmp_path, same)
+    assert one.model.tobytes() == other.model.tobytes()
+    for column in ("train_loss", "test_loss"):
+        assert one.evaluations[column].tolist() == other.evaluations[column].tolist()
+    if accuracy:
+        assert one.evaluations.test_accuracy.tolist() == other.evaluations.test_accuracy.tolist()
+    else:
+        assert one.evaluations.test_accuracy.isna().all() and other.evaluations.test_accuracy.notna().all()
+
+
+def test_rows_of_unlike_lengths_are_collated(tmp_path: Path) -> None:
+    """A text has the mean of its tokens, however far its batch is padded: the run of texts that are padded before."""
+    one, other = run(tmp_path, "ragged"), run(tmp_path, "padded")
+    assert one.model == pytest.approx(other.model, rel=1e-5)
+    assert one.evaluations.test_accuracy.tolist() == other.evaluations.test_accuracy.tolist()
+    assert mpifl.replay(one.path, trust=True).model.tobytes() == one.model.tobytes()
+
+
+@pytest.mark.parametrize("split", [None, 0.25])
+def test_rows_that_are_collated_are_held_out_and_drawn_as_tensors_are(split: float | None) -> None:
+    one, other = (
+        load(configured(k, validation_split=0.25, evaluation_rows=9, test_split=split)) for k in ("dict", "tensors")
+    )
+    x = one.initial(0)
+    assert one.samples.tolist() == other.samples.tolist() and one.validation_rows == other.validation_rows > 0
+    found, expected = one.evaluate(x), other.evaluate(other.initial(0))
+    assert found == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert one.gradient_norm(x) == pytest.approx(other.gradient_norm(x), rel=1e-6)
+
+
+def right(weight: Any, x: Any, y: Any) -> float:
+    """The fraction of rows whose highest score is that of their class."""
+    scores = x @ weight[:8].reshape(2, 4).T + weight[8:]
+    return float(np.mean(scores.argmax(1) == y))
+
+
+@pytest.mark.parametrize("kind", ["tensors", "dict"])
+def test_each_client_has_test_rows_of_its_own(kind: str) -> None:
+    """Accuracies by hand; the rows of all clients together are the test rows."""
+    problem = load(configured(kind, "some"))
+    x = problem.initial(1)
+    rows = [(X[i].numpy(), Y[i].numpy()) for i in (0, 2)]
+    metrics, own = problem.evaluate_with_clients(x)
+    expected = [right(x, *each) for each in rows]
+    assert own.tolist() == pytest.approx([expected[0], np.nan, expected[1]], nan_ok=True)
+    assert metrics["client_accuracy_mean"] == pytest.approx(np.mean(expected))
+    together = [np.concatenate(part) for part in zip(*rows, strict=True)]
+    assert metrics["test_accuracy"] == pytest.approx(right(x, *together))
+
+
+def test_test_split_holds_out_rows_of_each_client() -> None:
+    """int(0.3 s_i) of the rows of client i, which do not train; all of them together are the test rows."""
+    problem = load(configured("tensors", "none", test_split=0.3))
+    held = [int(0.3 * s) for s in SIZES]
+    assert problem.samples.tolist() == [s - h for s, h in zip(SIZES, held, strict=True)]
+    x = problem.initial(1)
+    metrics, own = problem.evaluate_with_clients(x)
+    assert [round(h * a, 6) % 1 for h, a in zip(held, own, strict=True)] == [0, 0, 0]
+    assert metrics["test_accuracy"] == pytest.approx(np.dot(held, own) / sum(held))
+
+
+def test_accuracies_of_clients_are_recorded(tmp_path: Path) -> None:
+    with run(tmp_path, "tensors", "own", evaluate={"updates": 6, "clients": True}) as made:
+        rows = made.client_evaluations
+        last = rows[rows.evaluation == rows.evaluation.max()]
+        assert last.client.tolist() == [0, 1, 2]
+        expected = [right(made.model, X[i].numpy(), Y[i].numpy()) for i in range(CLIENTS)]
+        assert last.accuracy.tolist() == pytest.approx(expected)
+
+
+def test_a_personal_model_is_tested_on_its_clients_rows(tmp_path: Path) -> None:
+    algorithm = {"name": "apfl", "step_size": 0.1, "local_epochs": 1}
+    with run(tmp_path, "dict", "own", algorithm=algorithm) as made:
+        assert made.evaluations.personal_accuracy_mean.notna().all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "tests", "more", "says"),
+    [
+        ("double", "one", {}, "problem.dtype=float32: float64, as the inputs of client 0 are"),
+        ("nan", "one", {}, "finite numbers; among the inputs of client 0"),
+        ("label", "one", {}, "and targets [2] (client 0) (Target 2 is out of bounds.)"),
+        ("not collated", "one", {}, "rows of client 0 of which the collate function makes batches (stack expects"),
+        ("no function", "one", {}, "None or a function from rows to a batch as the sixth; it is int"),
+        ("unknown", "one", {}, "or a dict with these names; it returns dict of module, loss, datasets, test, tests"),
+        ("tensors", "two", {}, "test rows for each of the 3 clients, or None, as the fourth; it is list of 2"),
+        ("tensors", "own", {"test_split": 0.2}, "problem.test_split=0.2: null: "),
+    ],
+)
+def test_what_is_wrong_is_one_line(kind: str, tests: str, more: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(configured(kind, tests, **more))
+    assert says in str(raised.value) and "\n" not in str(raised.value)
