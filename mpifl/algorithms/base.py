@@ -37,6 +37,20 @@ class State(SimpleNamespace):
     store `save()`; `load` restores the state bit for bit.
     """
 
+    __slots__ = ("logged",)  # no part of the state: what was logged, until the server loop records it
+
+    def log(self, **numbers: float) -> None:
+        """Records numbers in the run file, under their names; for the server's rules after `init_server`.
+
+        Those that are logged from `receive` on belong to its update, others to the aggregation.
+        """
+        if not hasattr(self, "logged"):
+            raise TypeError("only the server's rules after init_server can log numbers")
+        for name, value in numbers.items():
+            if np.ndim(value):
+                raise TypeError(f"{name} is logged, which is no number: its shape is {np.shape(value)}")
+            self.logged.append((name, float(value)))
+
     def save(self) -> dict[str, np.ndarray]:
         """The state as a flat dict of arrays.
 

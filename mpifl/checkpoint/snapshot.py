@@ -23,8 +23,8 @@ import numpy as np
 from mpifl.runfile.durable import error_text
 from mpifl.safe_input import open_regular
 
-# 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4: other columns in the tables
-FORMAT = 5
+# 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4, 5: other columns or tables
+FORMAT = 6
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 PART = "a part of a checkpoint"  # what a file should be, in errors
 T = TypeVar("T")

@@ -81,9 +81,16 @@ class RunTables:
         return self._table("aggregations")
 
     @property
+    def logged(self) -> DataFrame:
+        """One row for each number that the method logs; columns as in `mpifl.runfile.tables.LoggedRow`. The frames of
+        updates, aggregations and evaluations have a column for each name as well, with NaN where none was logged; that
+        of an evaluation has the last number before it."""
+        return self._table("logged")
+
+    @property
     def evaluations(self) -> DataFrame:
         """One row for each evaluation; columns as in `mpifl.runfile.tables.EvaluationRow`, then one for each metric of
-        `evaluate.metrics`, under its name in the job."""
+        `evaluate.metrics`, under its name in the job, and one for each number that the method logs."""
         return self._table("evaluations")
 
     @property
@@ -284,12 +291,15 @@ class Run(RunTables):
             self._frames[table] = self._frame(table, list(columns), self._rows.get(table))
             if table == "evaluations":
                 self._frames[table] = self._frames[table].assign(**self.metric_columns())
+            elif table in ("updates", "aggregations"):
+                self._frames[table] = self._frames[table].assign(**self._logged_columns(table))
         return self._frames[table]
 
     def metric_columns(self) -> dict[str, np.ndarray]:
-        """For each metric of `evaluate.metrics`, by its name, its value at each evaluation (rows,).
+        """For each metric of `evaluate.metrics` and each number that the method logs, its value at each evaluation
+        (rows,), by name.
 
-        Names in the table that the job does not have are left out.
+        Names in the table of metrics that the job does not have are left out.
         """
         total, count = self._rows["evaluations"], self._rows["metrics"]
         evaluate = self.config.get("evaluate") if count else None
@@ -301,6 +311,36 @@ class Run(RunTables):
                 mine = (metric == name.encode()) & (row >= 0) & (row < total)
                 found[shown] = np.full(total, np.nan)
                 found[shown][row[mine]] = value[mine]
+        return found | self._logged_columns("evaluations")
+
+    def _logged_columns(self, table: str) -> dict[str, np.ndarray]:
+        """For each number that the method logs, by name, the last value of each row of a table (rows,), NaN if none.
+
+        table: "updates", "aggregations", or "evaluations", whose rows have the last value before them.
+        """
+        if not (count := self._rows["logged"]):
+            return {}
+        update, aggregation, names, value = (self.rows("logged", name, 0, count) for name in TABLES["logged"].columns)
+        rows = self._rows[table]
+        if table == "evaluations":  # the first evaluation after each number
+            updates, version = (self.rows(table, name, 0, rows) for name in ("updates", "version"))
+            after = (
+                np.searchsorted(counts, place, "right") for counts, place in ((updates, update), (version, aggregation))
+            )
+            row = np.where(update >= 0, *after)
+        else:
+            row = update if table == "updates" else aggregation
+        found: dict[str, np.ndarray] = {}
+        for name in dict.fromkeys(names.tolist()):
+            shown = printable(name.decode("utf-8", "replace"))
+            mine = (names == name) & (row >= 0) & (row < rows)
+            if len(found) == MAX_METRICS or shown in TABLES[table].columns or not mine.any():
+                continue
+            found[shown] = column = np.full(rows, np.nan)
+            column[row[mine]] = value[mine]
+            if table == "evaluations":
+                last = np.maximum.accumulate(np.where(np.isin(np.arange(rows), row[mine]), np.arange(rows), -1))
+                found[shown] = np.where(last < 0, np.nan, column[last])
         return found
 
     def _frame(self, table: str, columns: list[str], rows: int | None) -> DataFrame:

@@ -79,6 +79,19 @@ class AggregationRow(NamedTuple):
     """updates consumed by then, from the start of the run"""
 
 
+class LoggedRow(NamedTuple):
+    """One row for each number that the method logs (`State.log`), in order; not in files of older versions."""
+
+    update: Annotated[int, Column("i8")]
+    """row of /updates in whose processing it was logged; -1: in an aggregation"""
+    aggregation: Annotated[int, Column("i8")]
+    """row of /aggregations in which it was logged; -1: with an update"""
+    name: Annotated[str, Column("S64")]
+    """name of the number"""
+    value: Annotated[float, Column("f8")]
+    """its value"""
+
+
 class EvaluationRow(NamedTuple):
     """One row for each evaluation of the global model."""
 
@@ -207,7 +220,7 @@ class ChecksumRow(NamedTuple):
     table; for an attribute, CRC-32 of its value as JSON"""
 
 
-Row = UpdateRow | AggregationRow | EvaluationRow | ClientEvaluationRow | MetricRow | EventRow
+Row = UpdateRow | AggregationRow | LoggedRow | EvaluationRow | ClientEvaluationRow | MetricRow | EventRow
 RowBlock = Mapping[str, Mapping[str, np.ndarray]]  # rows of each table that grows: an array for each column
 
 
@@ -239,11 +252,13 @@ def _table(row: type, chunk: int = 0, added: bool = False) -> Table:
 TABLES: dict[str, Table] = {
     "updates": _table(UpdateRow, 4096),
     "aggregations": _table(AggregationRow, 4096),
+    "logged": _table(LoggedRow, 4096, added=True),
     "evaluations": _table(EvaluationRow, 256),
     "client_evaluations": _table(ClientEvaluationRow, 4096, added=True),
     "metrics": _table(MetricRow, 256, added=True),
     "events": _table(EventRow, 16),
 }
+LOGGED_BESIDE = ("updates", "aggregations", "evaluations")  # tables whose frames have a column for each name logged
 CLIENTS = _table(ClientRow)
 CLIENTS_CHANGING = ("updates", "state", "on")  # columns that change until the run is over
 CHECKSUMS = _table(ChecksumRow, 256, added=True)

@@ -16,7 +16,7 @@ from mpifl.config.job import Faults
 from mpifl.config.types import INT64_MAX
 from mpifl.errors import RunFailed, place_of
 from mpifl.objective import Vector, check_vectors
-from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
+from mpifl.runfile.tables import LOGGED_BESIDE, TABLES, AggregationRow, EventRow, LoggedRow, Row, UpdateRow
 from mpifl.scheduling.schedule import Event, Schedule
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.evaluator import EvaluationRequest
@@ -86,7 +86,7 @@ class ServerLoop:
         self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
-        self._x0, self._vector_bytes = server.x, server.x.nbytes
+        self._x0, self._vector_bytes, server.logged = server.x, server.x.nbytes, []
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
         self._reply = algorithm.reply_policy()
@@ -250,6 +250,7 @@ class ServerLoop:
             self.updates += 1
             self.time = event.time
             self.recorder.append(row)
+            self._record_logged(self.updates - 1, -1)
             for observer in self._observers:
                 observer.on_update(row)
         clients.refused[i] = clients.moved[i] = 0
@@ -268,10 +269,19 @@ class ServerLoop:
         self.algorithm.aggregate(self.server)
         self.version += 1
         self.recorder.append(AggregationRow(time, self.updates))
+        self._record_logged(-1, self.version - 1)
         if self.cohort:
             self._end_round(time)
         elif self._reply == "deferred":
             self._answer(aggregated=True)
+
+    def _record_logged(self, update: int, aggregation: int) -> None:
+        """Records the numbers that the method has logged. Raises ValueError for the name of a column."""
+        for name, value in self.server.logged:
+            if any(name in TABLES[table].columns for table in LOGGED_BESIDE):
+                raise ValueError(f"{name} is logged, the name of a column of the run file; choose another name")
+            self.recorder.append(LoggedRow(update, aggregation, name, value))
+        self.server.logged.clear()
 
     def _answer(self, aggregated: bool) -> None:
         """Answers those of the waiting clients that the algorithm names."""

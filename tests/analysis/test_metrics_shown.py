@@ -61,7 +61,7 @@ def test_the_report_has_columns_of_the_jobs_metrics(tmp_path: Path) -> None:
     (row,) = columns(report(paths, options=Options(columns=(OWN, "macro_f1"))))
     assert (row[OWN], row["macro f1 %"]) == ("3.50, 1 of 2", "-")
     with pytest.raises(ConfigError, match="columns=auoc"):
-        Options(columns=("auoc",))
+        report(paths, options=Options(columns=("auoc",)))
 
 
 def test_the_page_and_the_figures_have_the_jobs_metrics(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_latex_table_compiles(tmp_path: Path) -> None:
 )
 def test_wrong_options(key: str, value: str, expected: str) -> None:
     with pytest.raises(ConfigError) as error:
-        parse_options({key: value})
+        parse_options({key: value}).check_names(())
     assert error.value.key == key.replace("_", "-") and error.value.expected.startswith(expected)
 
 

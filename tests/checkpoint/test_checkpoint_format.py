@@ -75,7 +75,7 @@ def test_the_server_is_as_documented(parts: dict[int, h5py.File]) -> None:
 def test_values_are_those_of_the_run(parts: dict[int, h5py.File]) -> None:
     server, clients = parts[0], parts[1]
     loop, n = server["loop"], len(server["client_rank"])
-    assert server.attrs["format"] == 5 and server.attrs["number"] == 2 and server.attrs["rank"] == 0
+    assert server.attrs["format"] == 6 and server.attrs["number"] == 2 and server.attrs["rank"] == 0
     assert loop.attrs["updates"] == server["rows"].attrs["updates"] == 26 and set(server["client_rank"]) == {1}
     assert server.attrs["time"] == server["schedule/clock"].attrs["time"] > 0
     assert loop["clients/rounds"].shape == (n,) and {*loop["clients/state"].asstr()} <= {"live", "aside"}

@@ -25,7 +25,7 @@ from tests.api.jobs import JOB
 from tests.export.events import scalars
 
 TABLES = (*SCHEMA, "clients")
-OPTIONAL = ("client_evaluations", "metrics")  # without rows unless the job asks for them
+OPTIONAL = ("client_evaluations", "metrics", "logged")  # without rows unless the job asks for them
 
 
 @pytest.fixture

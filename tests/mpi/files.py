@@ -10,7 +10,7 @@ import h5py
 from mpifl import open_run
 from mpifl.errors import ConfigError
 
-ROWS = ("updates", "evaluations", "client_evaluations", "metrics", "aggregations", "events")
+ROWS = ("updates", "evaluations", "client_evaluations", "metrics", "aggregations", "logged", "events")
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from tests.runfile.test_resumed import attributes, rows_of
 def counts(updates: int) -> dict[str, int]:
     """Rows of each table after so many updates."""
     return {"updates": updates, "aggregations": updates // 10, "evaluations": updates // 100, "client_evaluations": 0,
-            "metrics": 0, "events": updates // 1000}  # fmt: skip
+            "logged": 0, "metrics": 0, "events": updates // 1000}  # fmt: skip
 
 
 def main(path: Path) -> None:

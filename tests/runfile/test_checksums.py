@@ -20,6 +20,7 @@ from mpifl.runfile.tables import (
     ClientEvaluationRow,
     EvaluationRow,
     EventRow,
+    LoggedRow,
     MetricRow,
     UpdateRow,
 )
@@ -32,6 +33,7 @@ def fill(w: RunWriter, rows: int, first: int = 0) -> None:
     for k in range(first, first + rows):
         w.append(UpdateRow(0.5 * k, k % 3, k, 0, 1, 144, 0.1 * k, 144))
         w.append(AggregationRow(0.5 * k, k + 1))
+        w.append(LoggedRow(k, -1, "gamma", 0.5 * k))
         w.append(EvaluationRow(0.5 * k, k + 1, k + 1, train_loss=1 / (k + 1)))
         w.append(ClientEvaluationRow(k, 0, 0.25 * k, np.nan))
         w.append(MetricRow(k, "auroc", 0.25 * k))
@@ -156,6 +158,7 @@ def test_a_resumed_run(tmp_path: Path) -> None:
     for k in range(4):
         w.append(UpdateRow(0.5 * k, k % 3, 0, 0, 1, 144, 0.1 * k, 144))
     w.append(AggregationRow(2.0, 4))
+    w.append(LoggedRow(0, -1, "gamma", 0.5))
     w.append(EvaluationRow(2.0, 4, 1))
     w.append(ClientEvaluationRow(0, 0, 0.5, np.nan))
     w.append(MetricRow(0, "auroc", 0.5))

@@ -52,7 +52,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
                 del file[table][name]
         del file["clients/on"], file["model/constants"]
         made = yaml.safe_load(file.attrs["config"])
-        del file["checksums"], file["client_evaluations"], file["metrics"], file.attrs["id"]
+        del file["checksums"], file["client_evaluations"], file["metrics"], file["logged"], file.attrs["id"]
         del made["problem"]["test_split"]
         made["evaluate"] = {"updates": 10}
         file.attrs["config"] = yaml.safe_dump(made)

@@ -21,6 +21,7 @@ from mpifl.runfile.tables import (
     ClientEvaluationRow,
     EvaluationRow,
     EventRow,
+    LoggedRow,
     MetricRow,
     RowBlock,
     UpdateRow,
@@ -28,13 +29,15 @@ from mpifl.runfile.tables import (
 from tests.checkpoint.sets import save
 from tests.runfile.test_writer import ATTRS, writer
 
-COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "client_evaluations": 4, "metrics": 5, "events": 3}
+COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "logged": 23, "client_evaluations": 4,
+          "metrics": 5, "events": 3}  # fmt: skip
 
 
 def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
     for k in range(begin, end):
         w.append(UpdateRow(k / 10, k % 3, k, k % 2, 1, 16, k / 3, 24, k / 7, k / 9))
         w.append(AggregationRow(k / 10, k))
+        w.append(LoggedRow(k, -1, "nümber", k / 3))
         w.append(EvaluationRow(k / 10, k, k // 2, train_loss=1 / (k + 1)))
         w.extend([ClientEvaluationRow(k, k % 3, k / 50, k / 70)])
         w.extend([MetricRow(k, f"mëtric {k}", k / 9)])

@@ -62,16 +62,22 @@ class Options:
 
     def __post_init__(self) -> None:
         _check("spread", [self.spread], SPREADS)
-        _check("columns", self.columns or (), (*METRICS, *COMPUTED, *CLASSIFICATION), own=True)
         _check("reach-in", self.reach_in, PROGRESS)
         _check("formats", self.formats, (*TABLES, *PICTURES, PAGE))
-        _check("figures", self.figures or (), (*FIGURES, *METRICS, *CLASSIFICATION), own=True)
         _check("x", self.x, PROGRESS)
         for accuracy in self.reach:
             if not 0 < accuracy <= 1:
                 raise ConfigError("reach", f"{accuracy:g}", "an accuracy above 0 and at most 1, such as 0.9")
         if not WIDTHS[0] <= self.width <= WIDTHS[1]:
             raise ConfigError("width", f"{self.width:g}", f"inches, from {WIDTHS[0]:g} to {WIDTHS[1]:g}")
+
+    def check_names(self, evaluations: Collection[str]) -> None:
+        """Raises ConfigError for a column or a figure that is neither known nor a column of the runs' evaluations."""
+        more = (*CLASSIFICATION, *(name for name in evaluations if name not in NOT_METRICS))
+        for key, names, known in (
+            ("columns", self.columns, (*METRICS, *COMPUTED)), ("figures", self.figures, (*FIGURES, *METRICS))
+        ):  # fmt: skip
+            _check(key, [name for name in names or () if ":" not in name], dict.fromkeys((*known, *more)))
 
     @property
     def metrics(self) -> frozenset[str]:
@@ -117,8 +123,8 @@ def _number(key: str, text: str) -> float:
         raise ConfigError(key, text or "''", "a number" if key == "width" else "numbers, separated by commas") from None
 
 
-def _check(key: str, names: Collection[str], known: Collection[str], own: bool = False) -> None:
-    """Raises ConfigError for an unknown name. own: a user's own metrics, module:function, are known too."""
+def _check(key: str, names: Collection[str], known: Collection[str]) -> None:
+    """Raises ConfigError for an unknown name."""
     for name in names:
-        if name not in known and not (own and ":" in name):
+        if name not in known:
             raise ConfigError(key, name or "''", f"one of {', '.join(known)}")

@@ -64,6 +64,7 @@ def report_groups(
     its selection. title: heading of the page. incomplete: the runs that the page lists as missing or not completed.
     """
     options = options or Options()
+    options.check_names({str(name) for group in groups for trial in group.trials for name in trial.evaluations})
     if options.panels:
         from mpifl.tools.analysis.figures import find_label
 

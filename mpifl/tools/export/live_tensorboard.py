@@ -137,6 +137,8 @@ class LiveScalars:
             self._scalars.add_events(blocks["events"]["time"], blocks["events"]["kind"])
         if "metrics" in blocks:
             self._scalars.add_metrics(*(blocks["metrics"][column] for column in TABLES["metrics"].columns))
+        if "logged" in blocks:
+            self._scalars.add_logged(*(blocks["logged"][column] for column in TABLES["logged"].columns))
         yield from self._scalars.evaluations(self._evaluations)
         self._evaluations = blocks.get("evaluations", {})
 

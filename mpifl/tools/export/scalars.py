@@ -49,6 +49,8 @@ class Scalars:
         self._last = (-1, 0.0)  # step and time of the last point
         self._known: set[str] = set()  # metrics that have had a value
         self._evaluations = 0  # number of rows of /evaluations seen
+        self._logged: deque[tuple[int, int, str, float]] = deque()  # numbers that the method logged, of points to come
+        self._latest: dict[str, float] = {}  # the last value of each of them
         self._metrics: dict[int, dict[str, float]] = {}  # `evaluate.metrics` of points to come, by row of /evaluations
 
     def add_updates(self, staleness: np.ndarray) -> None:
@@ -62,6 +64,11 @@ class Scalars:
             if _text(kind) in LOST_KINDS:
                 insort(self._lost, when)
 
+    def add_logged(self, update: np.ndarray, aggregation: np.ndarray, names: np.ndarray, values: np.ndarray) -> None:
+        """Adds rows of /logged; names are text or bytes."""
+        shown = [printable(_text(name)) for name in names.tolist()]
+        self._logged.extend(zip(update.tolist(), aggregation.tolist(), shown, values.tolist(), strict=True))
+
     def add_metrics(self, evaluations: np.ndarray, names: np.ndarray, values: np.ndarray) -> None:
         """Adds rows of /metrics; names are text or bytes."""
         for k, name, value in zip(evaluations.tolist(), names.tolist(), values.tolist(), strict=True):
@@ -73,6 +80,9 @@ class Scalars:
         own = self._metrics.pop(self._evaluations, {})
         self._evaluations += 1
         step, when = int(row["updates"]), float(row["time"])
+        while self._logged and self._logged[0][0] < row["updates"] and self._logged[0][1] < row["version"]:
+            *_, name, value = self._logged.popleft()
+            self._latest[name] = value
         before, since = self._last
         if not before < step <= min(self._rows, MAX_STEP):
             return None
@@ -88,6 +98,7 @@ class Scalars:
             values["updates/per_second"] = count / (when - since)
         if count:
             values["updates/staleness_mean"] = self._take(count) / count
+        values |= {f"logged/{name}": value for name, value in self._latest.items()}
         values["clients/lost"] = float(bisect_right(self._lost, when))
         return Point(step, when, values)
 
@@ -166,6 +177,7 @@ def points(run: Run, scalars: Scalars) -> Iterator[Point]:
     scalars.add_updates(run.rows("updates", "staleness", 0, run.count("updates")))
     scalars.add_events(*(run.rows("events", column, 0, run.count("events")) for column in ("time", "kind")))
     scalars.add_metrics(*(run.rows("metrics", column, 0, run.count("metrics")) for column in TABLES["metrics"].columns))
+    scalars.add_logged(*(run.rows("logged", column, 0, run.count("logged")) for column in TABLES["logged"].columns))
     columns = {
         name: run.rows("evaluations", name, 0, run.count("evaluations")) for name in ("time", "updates", *METRICS)
     }

@@ -150,7 +150,7 @@ def verify(history: History, rules: Rules) -> None:
     """Raises Contradiction at the first row that contradicts another one, or the job."""
     for check in (
         _attributes, _values, _delays, _accuracies, _clients_at_start, _bytes, _versions, _order, _evaluations,
-        _client_evaluations, _metrics, _clients_at_end, _end,
+        _client_evaluations, _metrics, _logged, _clients_at_end, _end,
     ):  # fmt: skip
         check(history, rules)
 
@@ -601,6 +601,18 @@ def _metrics(h: History, rules: Rules) -> None:
     h.expect("metrics", "value", own | np.isnan(value) | ((value >= 0) & (value <= 1)), "0 to 1")
     if h.attrs.get("status") == "completed" and h.closed and len(row) != rows:
         raise Contradiction(f"metrics: {len(row)} rows, expected {len(names)} for each of {total} evaluations")
+
+
+def _logged(h: History, rules: Rules) -> None:
+    """Each number belongs to an update or to an aggregation, in their order."""
+    update, aggregation = h.tables["logged"]["update"], h.tables["logged"]["aggregation"]
+    for name, rows, table in (("update", update, "updates"), ("aggregation", aggregation, "aggregations")):
+        good = (rows >= -1) & (rows < h.rows(table)) & ((update < 0) != (aggregation < 0))
+        h.expect("logged", name, good, f"a row of {table}, or -1 where the number has one of the other table")
+        own = np.flatnonzero(rows >= 0)
+        good = np.ones(len(rows), bool)
+        good[own[1:]] = np.diff(rows[own]) >= 0
+        h.expect("logged", name, good, "no less than in the row before")
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
