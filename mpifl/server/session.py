@@ -184,8 +184,7 @@ class Session:
             complete = self._end(status, code, x, cpu, ends_all=sys.exc_info()[0] is not None)  # an error is raised
         if not complete:
             status, code = "failed", 3
-        line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
-        line = f"{self.job.output}: {status}, {line}{self._resume_hint(status)}"
+        line = f"{self.job.output}: {status}, {self._summary()}{self._resume_hint(status)}"
         stuck = frozenset(self.transport.stuck_ranks)
         cause = RunFailed(self._error) if self._error else None
         return RunResult(code, cause, self.job.output, line, stuck, self._wall)
@@ -215,6 +214,8 @@ class Session:
             name = signal.Signals(self.signals.numbers[0]).name
             self._record("interrupted", f"by {name}; updates under way are not applied")
             complete = self._close(status, x)
+            if not isinstance(self.transport, InProcessTransport):  # the last line may come too late
+                log.warning("%s: interrupted by %s, %s; saving a checkpoint", self.job.output, name, self._summary())
         if self.checkpointer and not ends_all and (status == "completed" or self.signals.numbers):
             self._finish_checkpoint()
         dropped = 0 if ends_all else self.transport.shut_down(self._patience(0.8))
@@ -295,10 +296,13 @@ class Session:
             closing = threading.Thread(target=lambda: self.writer.close(status, x), daemon=True)
             closing.start()
             closing.join(CLOSE_TIMEOUT)  # the disk may be what hangs
-        line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
-        log.error("%s; %s: %s, %s%s", why, self.job.output, status, line, self._resume_hint(status))
+        hint = self._resume_hint(status)
+        log.error("%s; %s: %s, %s%s", why, self.job.output, status, self._summary(), hint)
         if not (isinstance(self.transport, InProcessTransport) and self.signals.interrupt_main(number)):
             self.end_process(code)
+
+    def _summary(self) -> str:
+        return summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
 
     def _notes(self) -> list[str]:
         """Clauses of the final line on what a reader of the result has to know; none after an ordinary run."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
+from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.signals import SAME
 from tests.faults.harness import began, replays
 from tests.mpi.conftest import RUN, Command, Start, until, write
@@ -185,3 +186,28 @@ def test_a_program_gets_its_interrupt_back(hanging: Any, start: Start, tmp_path:
     until((tmp_path / "trouble").exists, command, "a client that hangs")
     os.kill(command.process.pid, signal.SIGINT)
     assert command.ends_well().out == "Interrupted 130\ninterrupted\n", str(command)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, long(signal.SIGINT)])
+@pytest.mark.parametrize("every", [0.5, long(None)])
+def test_the_command_of_a_run_whose_launcher_got_a_signal_continues_it(
+    start: Start, tmp_path: Path, number: signal.Signals, every: float | None
+) -> None:
+    """From a checkpoint, or anew: a launcher may leave no time for one. No update that a checkpoint has is lost."""
+    path = tmp_path / "s.h5"
+    words = [*RUN, write(tmp_path, "s", {**JOB, "clock": REAL, "checkpoint": {"every": every}, "stop": {"time": 4}})]
+    first = start(4, *words)
+    until(lambda: len(sets(folder_of(path))) if every else consumed(path), first, "checkpoint or row")
+    first.process.send_signal(number)
+    first.end()
+    with open_run(path) as file:
+        assert file.status in ("interrupted", "running")
+        rows, saved = file.updates, file.events[file.events.kind == "checkpoint"].updates.tolist()
+    again = start(4, *words).ends_well()
+    with open_run(path) as file:
+        assert file.status == "completed" and file.evaluations.time.iloc[-1] >= 4
+        resumed = file.events[file.events.kind == "resumed"]
+        assert ("starts anew" in again.err) == resumed.empty
+        count = 0 if resumed.empty else int(resumed.updates.iloc[-1])
+        assert count >= max(saved, default=0) and file.updates[:count].equals(rows[:count])
+    assert (tmp_path / "s.h5.unfinished").exists() == resumed.empty
