@@ -66,7 +66,7 @@ def packages() -> str:
         [("runfile", "tables, writer, reader, lock")],
         [
             (
-                "objective, vector_memory, cuda_mpi, rng, errors, text",
+                "objective, vector_memory, cuda_mpi, rng, errors, text, user_code",
                 "version, signals, interpreter_turns, host_memory, safe_input, safe_pickle, safe_hdf5",
             )
         ],

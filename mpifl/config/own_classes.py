@@ -1,27 +1,14 @@
-"""Imports a user's own class and checks it: for mistakes that would show late in a run, or never."""
+"""Checks a user's own class: for mistakes that would show late in a run, or never."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import os
 import textwrap
 from collections.abc import Iterator
-from operator import attrgetter
-from typing import Any
 
 from mpifl.errors import ConfigError
-
-
-def import_object(key: str, name: str, kind: str) -> Any:
-    """What "package.module:name" names. Raises ConfigError(key, ...); kind: Class or function."""
-    module, _, attribute = name.partition(":")
-    try:
-        return attrgetter(attribute)(importlib.import_module(module))
-    except Exception as error:  # a user's module may raise anything when it is imported
-        reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(key, name, f"an importable package.module:{kind} ({reason})") from error
 
 
 def check_class(cls: type, base: type) -> None:

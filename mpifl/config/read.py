@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from mpifl.config.schema import Reader, dump
 from mpifl.config.trust import check_trusted, split_overrides
 from mpifl.errors import ConfigError
 from mpifl.safe_input import MAX_TEXT, MAX_VALUES, read_text_file
+from mpifl.user_code import import_name
 
 MAX_DEPTH = 50  # references in a chain
 MAX_BITS = 4096  # bits of an integer; Python refuses to print much longer ones
@@ -98,12 +100,15 @@ def _left_over(error: ConfigError, overrides: Mapping[str, Any]) -> ConfigError:
     return ConfigError(error.key, error.value, f"{error.expected} ({hint})")
 
 
-def _plain(value: Any) -> Any:
-    """A copy of dicts and lists in which paths are text, and NumPy's numbers Python's."""
+def _plain(value: Any, key: str = "") -> Any:
+    """A copy of dicts and lists in which paths are text, functions and classes their names, and NumPy's numbers
+    Python's. Raises ConfigError for a function or class without a name that leads to it; key: of the value."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(name): _plain(each, f"{key}.{name}" if key else str(name)) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each, key) for each in value]
+    if isinstance(value, type | FunctionType):
+        return import_name(key, value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value

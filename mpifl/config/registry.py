@@ -10,11 +10,12 @@ from typing import Any
 from mpifl import algorithms, problems
 from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.participation import Trigger
-from mpifl.config.own_classes import check_class, import_object
+from mpifl.config.own_classes import check_class
 from mpifl.errors import ConfigError
 from mpifl.problems import data, models
 from mpifl.scheduling.availability import AVAILABILITIES, Availability
 from mpifl.scheduling.delays import DELAYS, Delay
+from mpifl.user_code import import_object
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.config.own_classes import import_object
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS
 from mpifl.signals import is_from_signal
+from mpifl.user_code import import_object
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job

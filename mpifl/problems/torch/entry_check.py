@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +22,7 @@ from mpifl.problems.torch.module_objective import set_evaluation_mode
 from mpifl.problems.torch.module_problem import seeded
 from mpifl.problems.torch.row_draws import read_all, read_seeded
 from mpifl.problems.torch.side_effects import copied, find_side_effects
+from mpifl.user_code import import_object
 
 
 class EntryResult(NamedTuple):
@@ -60,17 +58,7 @@ def entry_error(settings: ProblemSettings, expected: str) -> ConfigError:
 
 def find(entry: str) -> Callable[..., Any]:
     """The function of "package.module:function". Raises ConfigError."""
-    name, _, attribute = entry.partition(":")
-    try:
-        module = importlib.import_module(name)
-    except (ImportError, SyntaxError) as error:
-        raise ConfigError("problem.entry", entry, f"an importable package.module:function ({error})") from error
-    try:
-        found = attrgetter(attribute)(module)
-    except AttributeError as error:
-        near = difflib.get_close_matches(attribute, [k for k, v in vars(module).items() if callable(v)], 1)
-        hint = f"did you mean {near[0]}?" if near else f"an importable package.module:function ({error})"
-        raise ConfigError("problem.entry", entry, hint) from error
+    found = import_object("problem.entry", entry, "function")
     if not callable(found):
         raise ConfigError("problem.entry", entry, f"a function; this is {_kind(found)}")
     return found

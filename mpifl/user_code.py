@@ -1,0 +1,82 @@
+"""Finds a user's own functions and classes by their names, as their files are now."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+import sysconfig
+from importlib.util import cache_from_source
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mpifl.errors import ConfigError
+
+_sources: dict[str, tuple[int, int]] = {}  # imported module: time and size of its file when it was seen first
+LIBRARIES = (os.path.dirname(__file__), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+
+
+def import_object(key: str, name: str, kind: str) -> Any:
+    """What "package.module:name" names, as its file is now. Raises ConfigError(key, ...); kind: Class or function."""
+    module, _, attribute = name.partition(":")
+    found: Any = None
+    try:
+        _forget_edited()
+        found = importlib.import_module(module)
+        _sources.update({own: _stamp(file) for own, file in _own_files().items() if own not in _sources})
+        return attrgetter(attribute)(found)
+    except Exception as error:  # a user's module may raise anything when it is imported
+        reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        known = [k for k, value in vars(found).items() if callable(value)] if found else []
+        if module == "__main__":
+            reason += "; what another program or rank is to find has to be in a module of its own"
+        elif near := difflib.get_close_matches(attribute, known, 1):
+            reason += f"; did you mean {near[0]}?"
+        raise ConfigError(key, name, f"an importable package.module:{kind} ({reason})") from error
+
+
+def import_name(key: str, thing: Any) -> str:
+    """The name "package.module:name" of a function or class. Raises ConfigError(key, ...) where it has none."""
+    name = f"{thing.__module__}:{thing.__qualname__}"
+    with contextlib.suppress(AttributeError, KeyError):
+        if attrgetter(thing.__qualname__)(sys.modules[thing.__module__]) is thing:
+            return name
+    text = "a function or class at the top level of a module or notebook, where ranks and replays find it by name"
+    raise ConfigError(key, name, text)
+
+
+def _forget_edited() -> None:
+    """Has edited modules imported again, with all others of their folder, which may have taken something from them."""
+    own = _own_files()
+    edited = [name for name, file in own.items() if _sources.get(name, now := _stamp(file)) != now]
+    for name in edited:
+        with contextlib.suppress(OSError):  # Python compares only seconds and size
+            os.unlink(cache_from_source(own[name]))
+        folder = Path(own[name]).parents[name.count(".") + own[name].endswith("__init__.py")]
+        for other, file in own.items():
+            if folder in Path(file).parents:
+                sys.modules.pop(other, None)
+                _sources.pop(other, None)
+
+
+def _own_files() -> dict[str, str]:
+    """The source files of imported modules that belong to no installed package."""
+    files = {name: _file(module) for name, module in list(sys.modules.items()) if name != "__main__"}
+    return {name: file for name, file in files.items() if file and not file.startswith(LIBRARIES)}
+
+
+def _file(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) and file.endswith(".py") else ""
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
