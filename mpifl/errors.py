@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 MAX_PART, MAX_LINE = 1000, 5000  # characters printed of an error's key or value, and of the text after them
+NO_MEMORY = ("can't start new thread", "failed to map segment", "annot allocate memory", "can't allocate memory")
 MAX_TRACEBACK = 8000  # characters printed of a traceback; MAX_PART of each of its lines
 
 
@@ -101,6 +102,15 @@ def describe_unexpected(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     text = shortened(" ".join(f"{type(error).__name__}: {error}".split()), MAX_PART)
     return f"{text} ({os.path.basename(place.filename)}:{place.lineno}, in {place.name})"
+
+
+def lack_of_memory(error: BaseException) -> str:
+    """A clause on an error that says that the process gets no more memory, or no further thread; "" for any other."""
+    text = shortened((str(error).strip().splitlines() or [type(error).__name__])[-1], MAX_PART)
+    known = isinstance(error, ImportError | OSError | RuntimeError) and any(each in text for each in NO_MEMORY)
+    if not known and not isinstance(error, MemoryError):
+        return ""
+    return f"out of memory{' or threads' if 'thread' in text else ''} ({text})"
 
 
 def shortened(text: str, most: int) -> str:

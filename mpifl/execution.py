@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from mpifl.errors import ConfigError, Contradiction, RunFailed, RunResult, describe_unexpected
+from mpifl.errors import ConfigError, Contradiction, RunFailed, RunResult, describe_unexpected, lack_of_memory
 from mpifl.signals import Interrupted, SignalRecorder, is_from_signal
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ def _lead(
         except BaseException as error:
             if is_from_signal(error):
                 raise
-            if isinstance(error, MemoryError) and comm is None:  # else the other ranks' state is unknown
-                result = _failed(RunFailed(f"out of memory ({error})"))
-            elif contained and not is_mpi_error(error) and not isinstance(error, MemoryError):
+            if (lack := lack_of_memory(error)) and comm is None:  # else the other ranks' state is unknown
+                result = _failed(RunFailed(lack))
+            elif contained and not is_mpi_error(error) and not lack:
                 result = _failed(RunFailed(describe_unexpected(error)))
             else:
                 raise

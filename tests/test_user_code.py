@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,41 @@ def test_a_function_of_a_script_or_notebook_as_entry(folder: Path) -> None:
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and last.startswith("mpifl: problem.entry=__main__:make: "), done.stderr
     assert "has to be in a module of its own" in last
+
+
+CLOSING = """
+import os, sys
+from dataclasses import dataclass
+from mpifl.algorithms.fedavg import FedAvg
+
+@dataclass(frozen=True)
+class Closing(FedAvg):
+    def train(self, client, message, objective):
+        if message.round == 0:
+            {close}
+        return super().train(client, message, objective)
+"""
+
+
+@pytest.mark.parametrize(
+    ("close", "where"),
+    [
+        ("sys.stdout.close()", "err"),
+        ("os.close(1)", "err"),
+        ("sys.stdout = None", "err"),
+        ("sys.stdout.close(), sys.stderr.close()", ""),
+        ("sys.stderr.close()", "out"),
+    ],
+)
+def test_code_that_closes_stdout_or_stderr_does_not_make_a_run_fail(folder: Path, close: str, where: str) -> None:
+    """The last line is printed where that is possible, and the exit code is that of the run."""
+    (folder / "closing.py").write_text(CLOSING.format(close=close))
+    job = {**JOB, "problem": {**JOB["problem"], "clients": 1}, "algorithm": {"name": "closing:Closing", "cohort": 1}}
+    (folder / "job.yaml").write_text(json.dumps(job))
+    command = [sys.executable, "-m", "mpifl", "run", "job.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done
+    found = {"out": done.stdout, "err": done.stderr}
+    assert {stream for stream, text in found.items() if "own.h5: completed, 4 updates" in text} == {where} - {""}
+    with mpifl.open_run("results/own.h5") as run:
+        assert run.status == "completed"

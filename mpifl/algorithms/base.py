@@ -57,16 +57,17 @@ class State(SimpleNamespace):
         The arrays may be views: copy or write them before the algorithm runs again.
 
         Raises:
-            TypeError: A value is neither an array, a number, nor a dict of them.
+            TypeError: A value is neither an array, a number, nor a dict of them; the text has its name.
         """
+        self.check()
         saved: dict[str, np.ndarray] = {}
         for name, value in vars(self).items():
             if isinstance(value, dict):
-                values = [_on_host(v) for v in value.values()]
+                values = [_on_host(name, v) for v in value.values()]
                 saved[f"{name}.keys"] = np.array(list(value), np.int64)
                 saved[f"{name}.values{_type_suffix(name, *values)}"] = np.array(values)
             else:
-                value = _on_host(value)
+                value = _on_host(name, value)
                 saved[f"{name}{_type_suffix(name, value)}"] = np.asarray(value)
         return saved
 
@@ -75,7 +76,9 @@ class State(SimpleNamespace):
         for name, value in vars(self).items():
             values = list(value.values()) if isinstance(value, dict) else [value]
             _type_suffix(name, *(v for v in values if not hasattr(v, "cpu")))
-            if isinstance(value, dict) and not all(isinstance(key, int | np.integer) for key in value):
+            if isinstance(value, dict) and not all(
+                isinstance(k, int | np.integer) and abs(int(k)) < 2**63 for k in value
+            ):
                 raise TypeError(f"state {name} is a dict whose keys are not client numbers")
 
     @classmethod
@@ -94,28 +97,34 @@ class State(SimpleNamespace):
         return state
 
 
-def _on_host(value: Any) -> Any:
-    """A tensor as a NumPy array; any other value unchanged."""
-    return to_numpy(value) if hasattr(value, "cpu") else value
+def _on_host(name: str, value: Any) -> Any:
+    """A tensor as a NumPy array; any other value unchanged. Raises TypeError for a tensor that cannot be one."""
+    try:
+        return to_numpy(value) if hasattr(value, "cpu") else value
+    except (TypeError, RuntimeError) as error:  # its type, or that it needs a gradient
+        raise TypeError(f"state {name} is a tensor that cannot be saved: {error}") from error
 
 
 def _type_suffix(name: str, *values: Any) -> str:
     """The suffix of a saved name: ".number" for NumPy scalars, ".point" for 0-dimensional arrays, else "".
 
     NumPy's scalars do not round as Python's numbers do, so the type has to be restored as well.
-    Raises TypeError for a value that is neither an array nor a number, and for several types in one dict.
+    Raises TypeError for a value that is neither an array nor a number, and for several types or shapes in one dict.
     """
-    kinds: set[tuple[str, type]] = set()
+    kinds: set[Any] = set()
+    suffix = ""
     for v in values:
-        if isinstance(v, np.generic) and v.dtype.kind in "biufc":
-            kinds.add((".number", type(v)))
-        elif isinstance(v, (np.ndarray, bool, int, float)):
-            kinds.add((".point" if isinstance(v, np.ndarray) and not v.ndim else "", object))
-        else:
+        if not isinstance(v, np.generic | np.ndarray | bool | int | float):
             raise TypeError(f"state {name} is a {type(v).__name__}, not an array, a number or a dict of them")
+        array = np.asarray(v)
+        if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
+            what = "an integer of more than 64 bits" if isinstance(v, int) else f"of type {array.dtype}"
+            raise TypeError(f"state {name} is {what}, not an array, a number or a dict of them")
+        kinds.add((type(v), array.dtype, array.shape))
+        suffix = ".number" if isinstance(v, np.generic) else ".point" if v is array and not v.ndim else ""
     if len(kinds) > 1:
-        raise TypeError(f"state {name} is a dict of numbers of several kinds")
-    return kinds.pop()[0] if kinds else ""
+        raise TypeError(f"state {name} is a dict of values of several types or shapes")
+    return suffix
 
 
 def _restore(value: np.ndarray, suffixes: Sequence[str], x: Vector | None) -> Any:

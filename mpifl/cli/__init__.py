@@ -17,10 +17,10 @@ from mpifl.cli.output import (
     LOG_LEVEL,
     closed_pipe_is_no_error,
     log_to_stderr,
-    print_result,
+    print_summary,
     second_interrupt_kills,
 )
-from mpifl.errors import ConfigError, RunResult, format_traceback, host_name
+from mpifl.errors import ConfigError, RunResult, format_traceback, host_name, lack_of_memory
 from mpifl.execution import THREAD_VARIABLES, Task, execute
 from mpifl.signals import is_from_signal
 from mpifl.tools.export import observers
@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
         except BaseException as error:  # only in one process: under MPI the error has ended all ranks
             if is_from_signal(error):
                 raise
-            print(f"rank 0 on {host_name()}:\n{format_traceback(error)}", file=sys.stderr, flush=True)
+            lack = lack_of_memory(error)
+            text = f"mpifl: {lack}" if lack else f"rank 0 on {host_name()}:\n{format_traceback(error)}"
+            print(text, file=sys.stderr, flush=True)
             return 3
 
 
@@ -92,8 +94,7 @@ def _print_end(result: RunResult) -> None:
     if isinstance(result.error, ConfigError):
         print(f"mpifl: {result.error}", file=sys.stderr)
     elif result.summary:
-        with closed_pipe_is_no_error():
-            print_result(result.summary)
+        print_summary(result.summary)
 
 
 def _command(arguments: list[str], default_job: str | None) -> Task | None:

@@ -33,10 +33,17 @@ class _LogFormatter(logging.Formatter):
         return printable(text.replace("\n", "\n    " if timed else "\n"), lines=True)
 
 
+class _LogHandler(logging.StreamHandler):
+    """Writes to stderr as long as it is open."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Does nothing: the user's code has closed stderr, or nobody reads it."""
+
+
 @contextmanager
 def log_to_stderr(arguments: Sequence[str], runs: bool) -> Iterator[None]:
     """Prints what the package logs: warnings, and what a command that runs a job does."""
-    log, handler, level = logging.getLogger("mpifl"), logging.StreamHandler(), _log_level(arguments, runs)
+    log, handler, level = logging.getLogger("mpifl"), _LogHandler(), _log_level(arguments, runs)
     handler.setFormatter(_LogFormatter(times=level < logging.WARNING))
     before = log.level
     log.addHandler(handler)
@@ -62,6 +69,19 @@ def _log_level(arguments: Sequence[str], runs: bool) -> int:
 def print_result(text: str, end: str = "\n") -> None:
     """Prints a command's result. It may quote files, so control characters are escaped."""
     print(printable(text, lines=True), end=end, flush=True)
+
+
+def print_summary(text: str) -> None:
+    """Prints a run's last line; on stderr where the user's code has closed stdout. That both are closed is no error."""
+    for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            if stream is not None:
+                print(printable(text, lines=True), file=stream, flush=True)
+                return
+        except (OSError, ValueError) as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # for what Python would write at its end
+            if isinstance(error, BrokenPipeError):  # its reader has seen enough, as `head`
+                return
 
 
 @contextmanager

@@ -29,12 +29,13 @@ from mpifl.runfile.checkpoint_folder import folder_of, remove, undo
 from mpifl.runfile.create import abandon, create_datasets, new_file, now
 from mpifl.runfile.durable import error_text, sync_folder, temporary_name
 from mpifl.runfile.reader import UnreadableRun, open_run
-from mpifl.runfile.run_lock import Lock, with_locks_if_any
+from mpifl.runfile.run_lock import Lock, is_locked, with_locks_if_any
 from mpifl.runfile.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, RowBlock, append_rows, encode
 
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_READ = 1 << 14  # rows read while the file is locked
 STALE_AGE = 60.0  # s since the last write, after which a temporary file has no owner
+UNLOCKED_AGE = 1.0  # the same (s) for one that no process has locked
 
 
 class RunWriter:
@@ -130,7 +131,6 @@ class RunWriter:
         with contextlib.suppress(OSError):  # a set that remains has another session
             undo(folder_of(path), int(attrs["resumed_from"]))
         with contextlib.suppress(OSError):  # the next checkpoint syncs the folder again
-            _remove_leftovers(path)
             sync_folder(path.parent)
         writer._begin(file)
         return writer
@@ -144,6 +144,8 @@ class RunWriter:
         self._file: h5py.File = file
         self._descriptor: int = file.id.get_vfd_handle()
         self._alive = Lock(self.path)
+        with contextlib.suppress(OSError):
+            _remove_leftovers(self.path)
         self._written = {name: len(file[name][next(iter(table.columns))]) for name, table in TABLES.items()}
         self._crc = checksums.running(file)
         self._rows: dict[str, list[Row]] = {name: [] for name in TABLES}  # rows that the thread has not taken
@@ -368,11 +370,13 @@ def _updates_by_client(path: Path, file: h5py.File, n: int) -> np.ndarray:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Removes temporary files of resumes that were killed; a younger one may belong to a process that is alive."""
+    """Removes temporary files of processes that were killed: a live one has locked its own, but for an instant."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
     for other in path.parent.iterdir():
-        if name.fullmatch(other.name) and time.time() - other.stat().st_mtime > STALE_AGE:
-            other.unlink()
+        if name.fullmatch(other.name):
+            age = time.time() - other.stat().st_mtime
+            if age > STALE_AGE or (age > UNLOCKED_AGE and is_locked(other) is False):
+                other.unlink()
 
 
 def _replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:

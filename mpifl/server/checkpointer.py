@@ -209,8 +209,8 @@ class Checkpointer:
         if self._alive:
             self._alive.release()
         self._part.close()
-        self._pool.submit(discard, self.folder, self._number)  # keeps a complete set
         self._pool.shutdown()
+        discard(self.folder, self._number)  # keeps a complete set
 
     # -- clients that move ---------------------------------------------------------------------------------------------
     def consumed(self, i: int, vectors: tuple[Vector, ...]) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from mpifl.errors import ConfigError, RunFailed, format_traceback, host_name
+from mpifl.errors import ConfigError, RunFailed, format_traceback, host_name, lack_of_memory
 from mpifl.signals import SIGNALS, Interrupted
 from mpifl.transport.detection import LaunchError, is_fault_tolerant, mpi_wanted
 
@@ -93,8 +93,8 @@ def _describe(comm: MPI.Comm, error: BaseException) -> str:
     """The lines that an error which ends all ranks is reported in."""
     from mpifl.safe_input import printable
 
-    if isinstance(error, MemoryError):
-        text = f"mpifl: the run failed: out of memory ({error})\n"
+    if lack := lack_of_memory(error):
+        text = f"mpifl: the run failed: {lack}\n"
     elif dead := _dead_ranks(comm, error):
         text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
     else:

@@ -4,6 +4,7 @@ instant."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter, open_run
 from mpifl.runfile import writer as writer_module
+from mpifl.runfile.run_lock import Lock
 from mpifl.runfile.tables import (
     TABLES,
     AggregationRow,
@@ -234,11 +236,16 @@ def test_what_a_run_without_a_complete_checkpoint_left_is_in_nobodys_way(tmp_pat
     assert os.listdir(tmp_path) == ["run.h5"]
 
 
-def test_only_what_the_dead_left_is_swept_away(tmp_path: Path) -> None:
-    """A file that was just written to may be that of another resume, which then ends with a message of its own."""
-    ended(tmp_path / "run.h5", "failed")
-    for name in (".run.h5.0123abcd", ".run.h5.89abcdef"):
+@pytest.mark.parametrize("begin", ["anew", "resumed"])
+def test_only_what_the_dead_left_is_swept_away(tmp_path: Path, begin: str) -> None:
+    """What was just written, or is locked, may be another process's, which then ends with a message of its own."""
+    if begin == "resumed":
+        ended(tmp_path / "run.h5", "failed")
+    ages = {".run.h5.0123abcd": 1e6, ".run.h5.4567abcd": 2, ".run.h5.89abcdef": 0, ".run.h5.cdef0123": 2}
+    for name, age in ages.items():
         (tmp_path / name).write_text("")
-    os.utime(tmp_path / ".run.h5.0123abcd", (1e9, 1e9))
-    resumed(tmp_path / "run.h5").close("completed")
-    assert sorted(os.listdir(tmp_path)) == [".run.h5.89abcdef", "run.h5"]
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    lock = Lock(tmp_path / ".run.h5.cdef0123")
+    (writer if begin == "anew" else resumed)(tmp_path / "run.h5").close("completed")
+    lock.release()
+    assert sorted(os.listdir(tmp_path)) == [".run.h5.89abcdef", ".run.h5.cdef0123", "run.h5"]

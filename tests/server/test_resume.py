@@ -349,9 +349,12 @@ def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
     ("last", "why"),
     [
         ("None", "state last is a NoneType, not an array"),
-        ("{0: np.float64(1), 1: 1.0}", "numbers of several kinds"),
-        ("{0: np.ones(2), 1: np.ones(3)}", "inhomogeneous"),
-        ("{2**70: 1.0}", "too large"),
+        ("{0: np.float64(1), 1: 1.0}", "state last is a dict of values of several types or shapes"),
+        ("{0: 1, 1: 1.0}", "state last is a dict of values of several types or shapes"),
+        ("{0: np.ones(2), 1: np.ones(3)}", "state last is a dict of values of several types or shapes"),
+        ("{2**70: 1.0}", "state last is a dict whose keys are not client numbers"),
+        ("2**70", "state last is an integer of more than 64 bits"),
+        ("np.array([None])", "state last is of type object"),
     ],
 )
 def test_a_state_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, why: str) -> None:

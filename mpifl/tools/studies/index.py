@@ -132,12 +132,12 @@ class Index:
         except OSError as error:
             raise RunFailed(f"{self.folder / INDEX} cannot be written: {error.strerror}") from error
 
-    def remove_temporaries(self) -> None:
-        """Removes what processes left that were killed while they created a file."""
+    def remove_temporaries(self, age: float) -> None:
+        """Removes what processes left that were killed while they created a file; age: of the youngest of these (s)."""
         for pattern in TEMPORARIES:
             for path in self.folder.glob(pattern):
                 with suppress(OSError):
-                    if time.time() - path.stat().st_mtime > STALE_AGE:
+                    if time.time() - path.stat().st_mtime >= age:
                         path.unlink()
 
     def _replace(self) -> None:

@@ -17,7 +17,7 @@ from mpifl.runfile.reader import HEARTBEAT_TIMEOUT
 from mpifl.signals import SignalRecorder
 from mpifl.text import format_duration
 from mpifl.tools.studies.compute import Finished, compute, end_group, find_launcher, serve_group
-from mpifl.tools.studies.index import Index, can_resume
+from mpifl.tools.studies.index import STALE_AGE, Index, can_resume
 from mpifl.tools.studies.processes import processes as new_processes
 from mpifl.tools.studies.study import Study, StudyRun, describe
 from mpifl.tools.studies.study_slices import Part, locked
@@ -59,7 +59,7 @@ def sweep(
         index = Index(study, part)
         for line in _foreign_files(index):
             log.warning(line)
-        index.remove_temporaries()
+        index.remove_temporaries(STALE_AGE if part else 0)  # without parts no other process writes here
         index.write()
         mine = part.of(study.runs) if part else study.runs
         mine = [run for run in mine if only(run)]
