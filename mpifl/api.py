@@ -198,7 +198,7 @@ def load_study(path: str | Path, *overrides: str) -> Study:
 
 def sweep(
     study: Study | str | Path, processes: int | None = None, *, part: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None, stop_on_failure: bool = False,
 ) -> Index:  # fmt: skip
     """Runs the missing runs of a study, several at a time, as `mpifl sweep` does; returns the study's index.
 
@@ -213,6 +213,7 @@ def sweep(
         part: "K/N": only every N-th run from run K (0, 1, ...) on, as one of N batch tasks.
         progress: Called on rank 0 with a line on the state of the study, whenever a run begins or ends and every few
             seconds; with an empty line before a message is logged, and at the end.
+        stop_on_failure: Begin no other run once one has failed as often as `retries` allows; those under way go on.
 
     Returns:
         The index: `index.entries` has the runs by identity, each with `file`, `labels`, `seed`, `status`
@@ -235,7 +236,7 @@ def sweep(
     comm = communicator()
     if comm is None:
         with SignalRecorder():
-            return sweeps.sweep(loaded, processes, progress, part=mine)
+            return sweeps.sweep(loaded, processes, progress, part=mine, stop_on_failure=stop_on_failure)
     if processes is not None:
         text = "None under mpirun, where each rank but 0, or group of `ranks`, computes one run at a time"
         raise ConfigError("processes", processes, text)
@@ -243,7 +244,7 @@ def sweep(
     error: ConfigError | RunFailed | Interrupted | None = None
     try:
         write = progress or (lambda line: None)
-        index = run_or_abort(comm, lambda: sweeps.sweep_on_ranks(comm, lambda: loaded, write, mine))
+        index = run_or_abort(comm, lambda: sweeps.sweep_on_ranks(comm, lambda: loaded, write, mine, stop_on_failure))
     except (ConfigError, RunFailed, Interrupted) as raised:
         error = raised
     code = broadcast_number(comm, error.code if isinstance(error, Interrupted) else 3 if error else 0)

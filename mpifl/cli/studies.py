@@ -37,7 +37,10 @@ def _sweep(args: argparse.Namespace) -> None:
     if args.dry_run:
         print_result(dry_run(study, count))
     elif comm is None:
-        _end_of_sweep(sweep(study, args.processes, print_progress(), part=part))
+        index = sweep(
+            study, args.processes, print_progress(), part=part, stop_on_failure=args.stop_on_failure
+        )  # fmt: skip
+        _end_of_sweep(index)
 
 
 def _sweep_on_ranks(args: argparse.Namespace) -> int:
@@ -56,7 +59,7 @@ def _sweep_on_ranks(args: argparse.Namespace) -> int:
         try:
             index = sweep_on_ranks(
                 comm, lambda: load_study(*file_and_overrides("sweep", "STUDY.yaml", args.arguments)),
-                print_progress(), part,
+                print_progress(), part, args.stop_on_failure,
             )  # fmt: skip
             if index:
                 _end_of_sweep(index)
@@ -155,6 +158,7 @@ SWEEP = Command(
     {
         **PROCESSES,
         **DRY_RUN,
+        "--stop-on-failure": flag("begin no other run once one has failed; those under way go on to their ends"),
         "--part": value("K/N", "compute only every N-th run, from run K (0 to N - 1) on, as one of N batch tasks"),
     },
     _sweep_on_ranks,

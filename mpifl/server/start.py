@@ -11,7 +11,7 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import RunResult, inside
-from mpifl.scheduling.availability import checked_periods
+from mpifl.scheduling.availability import NextOn, checked_periods
 from mpifl.scheduling.clocks import Clock, IntermittentRealClock, RealClock, VirtualClock
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.live_schedule import LiveSchedule
@@ -50,7 +50,7 @@ def run_server(
     from mpifl.config.own_classes import check_class
     from mpifl.config.read import job_to_dict
     from mpifl.runfile.create import refuse_existing, refuse_live
-    from mpifl.server.evaluation_metrics import check_evaluation, check_target
+    from mpifl.server.evaluation_metrics import check_evaluation, check_target, load_metrics
     from mpifl.server.memory_estimate import check_memory, kept_vectors, problem_size
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
@@ -60,16 +60,21 @@ def run_server(
     comm = handshake.comm
     hellos = handshake.gather_hellos()
     handshake.send_job(job_to_dict(job))
-    if known := problem_size(job):  # refused before the data are loaded
+    # What can be refused without the data is refused before they are loaded.
+    with inside("algorithm"):
+        check_class(type(job.algorithm), Algorithm)
+    load_metrics(job.evaluate.metrics)
+    timing = _timing(job, job.problem.clients) if job.problem.clients else None
+    if not resumed:
+        refuse_existing(Path(job.output), job.overwrite or aside is not None)
+        if job.overwrite:
+            refuse_live(Path(job.output))
+    if known := problem_size(job):
         check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
     x0 = problem.initial(job.seed)
     n = problem.clients
-    with inside("clock.delay"):
-        rates = job.clock.delay.rates(n, job.seed)
-        delays = checked_times(job.clock.delay, n, job.seed)
-    with inside("clock.availability"):
-        next_on = checked_periods(job.clock.availability, n, job.seed)
+    rates, delays, next_on = timing or _timing(job, n)
     restart = job.clock.availability.interrupted == "restart"
     timeline = Timeline(next_on, n, restart) if next_on else None
     progress = None
@@ -83,7 +88,6 @@ def run_server(
         check_tags(comm, n)
     clients = Clients(problem.samples, _rates_while_on(job, rates, n), job.seed)
     with inside("algorithm"):
-        check_class(type(job.algorithm), Algorithm)
         job.algorithm.validate(n)  # n is known only now if the data come partitioned
         if resumed:
             server = State.load(resumed.snapshot.algorithm)
@@ -100,10 +104,6 @@ def run_server(
         schedule = _live_schedule(job, delays, timeline, progress)
     if resumed and isinstance(schedule, LiveSchedule):
         schedule.load(resumed.snapshot.schedule)
-    else:
-        refuse_existing(Path(job.output), job.overwrite or aside is not None)
-        if job.overwrite:
-            refuse_live(Path(job.output))
     resources = problems.ComputeResources(*rank_resources(hellos)[0])
     use_threads(resources.cores)
     payload = resumed.payload() if resumed else None
@@ -133,6 +133,14 @@ def run_server(
         observers=observers,
     )  # fmt: skip
     return session.run()
+
+
+def _timing(job: Job, n: int) -> tuple[np.ndarray | None, tuple[ContactTimes, SplitTimes | None], NextOn | None]:
+    """The clients' rates, their contact times, and when they are on, by delay and availability model; ConfigError."""
+    with inside("clock.delay"):
+        rates, delays = job.clock.delay.rates(n, job.seed), checked_times(job.clock.delay, n, job.seed)
+    with inside("clock.availability"):
+        return rates, delays, checked_periods(job.clock.availability, n, job.seed)
 
 
 def _rates_while_on(job: Job, rates: np.ndarray | None, n: int) -> np.ndarray | None:

@@ -142,7 +142,7 @@ def test_a_sweep_that_leaves_a_run_interrupted_fails(
     assert main(["sweep", str(path), "--part", "1/2"]) == 0, "the first run is of the other part"
 
 
-def left_interrupted(study: Study, *args: object, part: Part | None = None) -> Index:
+def left_interrupted(study: Study, *args: object, part: Part | None = None, **options: object) -> Index:
     index = Index(study, part)
     for k, run in enumerate(study.runs):
         index.entries[run.identity] = replace(index.entries[run.identity], status="completed" if k else "interrupted")
@@ -172,6 +172,24 @@ def test_failed_runs_are_tried_again_and_reported(
     capsys.readouterr()
     assert main(["report", str(path)]) == 0
     assert "1 of the study's 2 runs are missing here: 1 failed." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("options", "retries", "ends"), [
+    ([], 0, {"failed": 1, "completed": 3}),
+    (["--stop-on-failure"], 0, {"failed": 1, "waiting": 3}),
+    (["--stop-on-failure"], 2, {"failed": 1, "waiting": 3}),
+])  # fmt: skip
+def test_a_sweep_may_stop_at_a_failure(
+    write: Write, capsys: pytest.CaptureFixture[str], options: list[str], retries: int, ends: dict[str, int]
+) -> None:
+    """The first of four runs fails, as often as it may; no other is begun then. Without the option, all go on."""
+    path = write(f"retries: {retries}\n", ("[10, 100]", "[1.0e+45]"), ("[0.1, 1]", "[0.1, 0.5, 1]"), ("[0, 5]", "[0]"),
+                 ("trials: 2", "trials: 1"))  # fmt: skip
+    assert main(["sweep", str(path), "--processes", "1", *options]) == 3
+    index = Index(load_study(path))
+    assert {key: count for key, count in index.counts().items() if count} == ends
+    assert [entry.attempts for entry in index.entries.values() if entry.status == "failed"] == [retries + 1]
+    assert "1 of 4 runs of the study failed" in capsys.readouterr().err
 
 
 def test_a_run_that_was_killed_a_moment_ago_is_not_running(swept: Path, tmp_path: Path) -> None:

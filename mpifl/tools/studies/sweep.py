@@ -36,6 +36,7 @@ KILLED = "its process was killed"
 def sweep(
     study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None,
     executor: Executor | None = None, part: Part | None = None, only: Callable[[StudyRun], bool] = lambda run: True,
+    stop_on_failure: bool = False,
 ) -> Index:  # fmt: skip
     """Runs the missing runs of a study; returns the index, in which some of them may have failed.
 
@@ -51,6 +52,7 @@ def sweep(
         executor: What runs them, `processes` at a time; None: new processes on this machine.
         part: The part of the runs that is computed; None: all.
         only: Says of a run whether it is computed.
+        stop_on_failure: Begin no other run once one has failed for good; those under way go on to their ends.
     """
     processes = default_processes(study) if processes is None else processes
     if not executor and study.options.ranks > 1:
@@ -76,7 +78,9 @@ def sweep(
                 batch, killed = (todo, killed) if todo else (killed, [])
                 count = min(processes, len(batch)) if todo else 1
                 with nullcontext(executor) if executor else new_processes(count) as pool:
-                    todo, more = _pass(study, index, batch, pool, count, progress)
+                    todo, more, stopped = _pass(study, index, batch, pool, count, progress, stop_on_failure)
+                if stopped:
+                    break
                 killed += more
                 if not todo and not killed:
                     todo = _left_behind(index, mine)
@@ -121,12 +125,13 @@ def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
 
 def _pass(
     study: Study, index: Index, todo: Sequence[StudyRun], executor: Executor, processes: int,
-    progress: Callable[[str], None] | None,
-) -> tuple[list[StudyRun], list[StudyRun]]:  # fmt: skip
-    """Runs each of `todo` once; returns those to be tried again, and of these the ones whose process was killed."""
+    progress: Callable[[str], None] | None, stop_on_failure: bool,
+) -> tuple[list[StudyRun], list[StudyRun], bool]:  # fmt: skip
+    """Runs each of `todo` once; returns those to be tried again, of these the ones whose process was killed, and
+    whether a run has failed for good that `stop_on_failure` stops at: no further one was begun then."""
     again: list[StudyRun] = []
     killed: list[StudyRun] = []
-    begin, done = time.monotonic(), 0
+    begin, done, stopped = time.monotonic(), 0, False
     waiting = list(reversed(todo))
     running: dict[Future[Finished], StudyRun] = {}
 
@@ -154,14 +159,18 @@ def _pass(
                     progress("")  # clears the line of progress for the message
                 log.warning("%s failed: %s", describe(run), end.error)
                 if _wanted(index, run, study.options.retries):
-                    (killed if end.error == KILLED else again).append(run)
+                    (killed if end.error == KILLED else waiting if stop_on_failure else again).append(run)
+                elif stop_on_failure:
+                    stopped = True
+                    waiting.clear()
     show()
-    return again, killed
+    return again, killed, stopped
 
 
 def sweep_on_ranks(
-    comm: MPI.Intracomm, load: Callable[[], Study], progress: Callable[[str], None], part: Part | None = None
-) -> Index | None:
+    comm: MPI.Intracomm, load: Callable[[], Study], progress: Callable[[str], None], part: Part | None = None,
+    stop_on_failure: bool = False,
+) -> Index | None:  # fmt: skip
     """Runs a study on the ranks of an MPI job, a run at a time on each group of them; the index on rank 0.
 
     Every rank calls it; rank 0 alone loads the study, and releases the others where that raises. It starts runs, and
@@ -183,7 +192,8 @@ def sweep_on_ranks(
         if executor is None or study is None:
             return None
         with SignalRecorder():
-            return sweep(study, count_groups(comm.size, ranks), progress, executor, part)
+            groups = count_groups(comm.size, ranks)
+            return sweep(study, groups, progress, executor, part, stop_on_failure=stop_on_failure)
 
 
 def count_groups(size: int, ranks: int) -> int:
