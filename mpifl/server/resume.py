@@ -218,15 +218,16 @@ def _check_resumable(run: Run, extend: bool) -> None:
 def find_earlier(job: Job) -> ResumePoint | Restart | None:
     """How the earlier run of this job goes on that is in its run file and not completed; None: there is none.
 
-    From its checkpoint, or anew where it has none; its file is then kept under another name. Raises ConfigError where
-    it is live.
+    From its checkpoint, or anew where it has none; its file is then kept under another name. So is that of another job
+    whose run failed without a checkpoint: its mistake may have been mended. Raises ConfigError where it is live.
     """
     path = Path(job.output)
     if job.overwrite or not path.is_file():
         return None
     try:
         with open_run(path) as run:
-            if not is_unfinished(run, job):
+            failed = run.status == "failed" and not sets(folder_of(path))
+            if not (failed or is_unfinished(run, job)):
                 return None
             host = run.host
     except UnreadableRun:
@@ -237,7 +238,7 @@ def find_earlier(job: Job) -> ResumePoint | Restart | None:
         values = job_to_dict(job)
         return find_resume_point(path, trust=True, keys={key: values[key] for key in ("checkpoint", "memory")})
     aside = spare_name(path, "unfinished")
-    log.warning("%s: this run ended without a checkpoint; it starts anew, and the file is kept as %s", path, aside.name)
+    log.warning("%s: its run ended without a checkpoint; it starts anew, and the file is kept as %s", path, aside.name)
     return Restart(job, aside)
 
 

@@ -190,6 +190,20 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew_by_the_sa
         assert len(run.updates) > count and run.events.kind.tolist().count("resumed") == 1
 
 
+def test_a_failed_run_is_not_in_the_way_of_the_mended_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its file is kept under another name; the new one is that of the mended job alone."""
+    path, wrong = tmp_path / "area.h5", {**AREA, "step_size": 1e300}
+    with pytest.raises(mpifl.RunFailed), np.errstate(all="ignore"):
+        mpifl.run(job(wrong, SMALL, name="area", output=str(path)))
+    before = path.read_bytes()
+    run = mpifl.run(job(AREA, SMALL, name="area", output=str(path)))
+    assert run.status == "completed" and run.config["algorithm"]["step_size"] == 0.05
+    assert (kept := path.with_name("area.h5.unfinished")).read_bytes() == before
+    assert f"the file is kept as {kept.name}" in caplog.text
+    with pytest.raises(mpifl.ConfigError, match="output="):  # a completed run is
+        mpifl.run(job(wrong, SMALL, name="area", output=str(path)))
+
+
 def test_a_run_with_a_torch_model_is_extended(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     model = {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}}
