@@ -310,6 +310,15 @@ ATTRIBUTES: dict[str, Attribute] = {
     "server_cpu_share": Attribute(
         float, "CPU time of rank 0 divided by the wall time of this session; NaN until the end", "f8"
     ),
+    "contact_delay": Attribute(
+        float,
+        "mean time of a contact by the delay model in this session, s; NaN until the end, without delays, and in "
+        "virtual time",
+        "f8",
+    ),
+    "contact_seconds": Attribute(
+        float, "mean time from these contacts' messages until their updates were consumed, s; NaN where that is", "f8"
+    ),
     "peak_rss_mb": Attribute(float, "largest resident memory of rank 0, MiB; NaN until the end", "f8"),
 }
 CHANGING = {name: attribute.dtype for name, attribute in ATTRIBUTES.items() if attribute.dtype}

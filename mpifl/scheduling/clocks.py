@@ -89,6 +89,8 @@ class RealClock:
         self._last_receive, self.timed_out = 0.0, False  # _last_receive: s, when updates were last asked for
         # By client: when its message was sent (s), and the emulated times of computing and exchange.
         self._in_flight: dict[int, tuple[float, tuple[float, float] | None]] = {}
+        self._asked: dict[int, float] = {}  # client in flight -> s that its contact is to take
+        self.contacts, self.asked, self.took = 0, 0.0, 0.0  # contacts with a delay, s that they were to take, and took
 
     @property
     def has_in_flight(self) -> bool:
@@ -99,6 +101,7 @@ class RealClock:
 
     def cancel(self, i: int) -> None:
         self._in_flight.pop(i, None)
+        self._asked.pop(i, None)
 
     def save(self) -> ClockState:
         times = [times or (nan, nan) for _, times in self._in_flight.values()]
@@ -115,7 +118,8 @@ class RealClock:
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
         times = self._split_times(i, round, work) if self._split_times else None
         self._in_flight[i] = time.perf_counter() - self._origin, times
-        return sum(times) if times else self._contact_times(i, round)
+        self._asked[i] = sum(times) if times else self._contact_times(i, round)
+        return self._asked[i]
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         end = min(deadline, stop)
@@ -131,6 +135,8 @@ class RealClock:
                 self.timed_out = False
                 i, update = got
                 sent, times = self._in_flight.pop(i)
+                if asked := self._asked.pop(i, 0.0):  # 0 also where the message was sent before a resume
+                    self.contacts, self.asked, self.took = self.contacts + 1, self.asked + asked, self.took + now - sent
                 # The times of the delay model if it has them, else those that were measured.
                 compute, exchange = times or (update.compute, now - sent - update.busy)
                 return i, update._replace(compute=compute, exchange=exchange, time=now)
@@ -193,6 +199,7 @@ class IntermittentRealClock(RealClock):
         sent, _ = self._in_flight[i]
         begin, over = self._timeline.contact(i, sent, seconds)
         self._waits[i] = begin - sent if over < inf else inf
+        self._asked[i] = over - sent
         return over - sent
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:

@@ -21,8 +21,9 @@ from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, RunResult, describe_unexpected, first_and_last_line
 from mpifl.runfile import open_run
 from mpifl.runfile.tables import EventRow
+from mpifl.scheduling.clocks import RealClock
 from mpifl.scheduling.live_schedule import LiveSchedule
-from mpifl.scheduling.overload import describe_overload
+from mpifl.scheduling.overload import describe_overload, describe_slow_contacts
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluation_metrics import load_metrics
@@ -206,6 +207,8 @@ class Session:
         writer.set_attr("wall_seconds", self._wall)
         writer.set_attr("server_cpu_share", cpu / wall)
         writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        for name, seconds in zip(("contact_delay", "contact_seconds"), self._contact_times(), strict=True):
+            writer.set_attr(name, seconds)
         writer.client_on = self._on_fractions()
         for each in self._progress:
             each.close()
@@ -229,6 +232,13 @@ class Session:
         self._observed = [observer.close() for observer in self.observers]
         self._reports.flush(now=True)
         return complete
+
+    def _contact_times(self) -> tuple[float, float]:
+        """Means over the contacts with a delay in real time: what that was, and how long they took (s)."""
+        clock = self.schedule.clock if isinstance(self.schedule, LiveSchedule) else None
+        if not (isinstance(clock, RealClock) and clock.contacts):
+            return np.nan, np.nan
+        return clock.asked / clock.contacts, clock.took / clock.contacts
 
     def _on_fractions(self) -> list[float]:
         """(n,) the fraction of the run that each client was on."""
@@ -312,6 +322,7 @@ class Session:
         one_process = isinstance(self.transport, InProcessTransport)
         if overload := describe_overload(self.evaluator.max_age, every, one_process):
             notes.append(overload)
+        notes += filter(None, [describe_slow_contacts(*self._contact_times())])
         if self.checkpointer and self.checkpointer.failed > 1:
             notes.append(f"the last {self.checkpointer.failed} checkpoints failed: {self.checkpointer.failure}")
         if not self.loop.updates and self.loop.failures.refusals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Mapping
@@ -86,7 +87,26 @@ def test_a_server_that_kept_up_says_nothing(tmp_path: Path, capsys: pytest.Captu
     clock = {"mode": "real", "delay": {"name": "fixed", "seconds": 0.01}}
     assert main(["run", str(job(tmp_path, stop={"updates": 20}, evaluate={"every": 0.05}, clock=clock))]) == 0
     assert main(["show", str(tmp_path / "late.h5")]) == 0
-    assert "overload" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "overload" not in out and "contacts took" not in out
+
+
+@pytest.mark.long
+def test_contacts_that_take_longer_than_their_delays_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four clients in one process compute 0.08 s each: a contact takes 4 x 0.08 s where 0.1 s was asked."""
+    slow(monkeypatch, {}, otherwise=0.08)
+    more: dict[str, Any] = {"problem": {"clients": 4}, "stop": {"updates": 40}, "evaluate": {"updates": 40}}
+    clock = {"mode": "real", "delay": {"name": "fixed", "seconds": 0.1}}
+    assert main(["run", str(job(tmp_path, clock=clock, **more))]) == 0
+    with open_run(tmp_path / "late.h5") as run:
+        found = re.search(r"contacts took (\S+) s where the delay model says 0.1 s", capsys.readouterr().out)
+        assert found and float(found[1]) == pytest.approx(run.attrs["contact_seconds"], rel=0.05)
+        assert run.attrs["contact_delay"] == pytest.approx(0.1)
+        assert 0.25 < run.attrs["contact_seconds"] < 0.5
+    assert main(["show", str(tmp_path / "late.h5")]) == 0
+    assert found[0] in capsys.readouterr().out
 
 
 def test_times_go_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from mpifl.runfile import Run, open_run
 from mpifl.safe_input import parse_json, printable
-from mpifl.scheduling.overload import describe_overload
+from mpifl.scheduling.overload import describe_overload, describe_slow_contacts
 from mpifl.text import format_duration
 
 MAX_EVALUATIONS = 12  # evaluations that are printed
@@ -104,6 +104,8 @@ def format_summary(run: Run) -> str:
     every = (run.config.get("evaluate") or {}).get("every")
     if overload := describe_overload(run.evaluations.age.max(), every, attrs.get("ranks") == 1):
         facts["overload"] = overload
+    if slow := describe_slow_contacts(*(attrs.get(name, math.nan) for name in ("contact_delay", "contact_seconds"))):
+        facts["contacts"] = slow
     for title, name, unit in (
         ("wall time", "wall_seconds", "s"),
         ("CPU time of rank 0", "server_cpu_share", "of wall time"),
