@@ -50,7 +50,7 @@ def _run_selftest(args: argparse.Namespace) -> int:
 
 
 def _convert_trace(args: argparse.Namespace) -> None:
-    from mpifl.scheduling.device_traces import convert
+    from mpifl.tools.convert_trace import convert
 
     path = one_path("convert-trace", args.arguments, "one file of devices")
     if args.clients is None:
