@@ -16,6 +16,7 @@ from mpifl.algorithms.common.step_schedules import Constant, Convex, StronglyCon
 from mpifl.algorithms.common.vectors import add, mean_step, zeros
 from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.config.types import PositiveFloat
+from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
 
 
@@ -39,6 +40,14 @@ class Area(LocalTraining):
     """the model that is evaluated and stored: last, x_s; average, of x_s over all events (Theorem 8)"""
 
     increment_of = ("y",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.step_schedule, Constant) and self.step_weights != "one":
+            text = (
+                f"one: Theorems 7 and 8, so step_schedule={self.step_schedule.name}, are for clients with equal steps"
+            )
+            raise ConfigError("step_weights", self.step_weights, text)
 
     def needs_plain_steps(self) -> str:
         return "" if isinstance(self.step_schedule, Constant) else "the theorem of step_schedule is for plain steps"

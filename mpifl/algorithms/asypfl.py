@@ -3,7 +3,8 @@
 Ma, Lu, Li, Cui, AsyPFL, Algorithm 1 and rule (4). The paper names no venue and no released code, and
 gives no values of hyper-parameters. Where it is not specific:
 
-- tau of the step schedule is the server's version when the message is sent, the same for a whole contact.
+- tau of Algorithm 1's step eta/(1 + gamma tau) is the server's version when the message is sent, the same for a whole
+  contact. Theorem 2's tau is that of eq. (3), with Pi_k = {l pi_k E}: the local steps that the client has taken.
 - h is the diagonal of the empirical Fisher information at omega_k. It costs a pass over all rows, so it is recomputed
   only every `fisher_steps` local steps; 1 is as printed in Algorithm 1.
 - The elastic term ties beta_k to the client's own omega_k, as in Algorithm 1; objective (2) has the optimum omega*.
@@ -43,7 +44,7 @@ class AsyPFL(LocalTraining):
     fisher_steps: PositiveInt | None = None
     """local steps after which h is recomputed; 1: at every step, as printed; null: once per contact"""
     step_schedule: Decayed | Theorem2 = field(default_factory=Decayed)
-    """factor on both steps over the server's versions tau: decayed 1/(1 + gamma tau), or theorem-2"""
+    """decayed: both steps times 1/(1 + gamma tau), tau the server's version; theorem-2: tau the client's local steps"""
     mode: Literal["asynchronous", "synchronous"] = "asynchronous"
     """asynchronous: the server aggregates at every update; synchronous: in rounds of all clients"""
     indicators: Indicators = field(default_factory=Measured)
@@ -104,13 +105,15 @@ class AsyPFL(LocalTraining):
         server.x, server.sum = server.x + server.sum, 0 * server.sum
 
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(beta=clone(x0))
+        return State(beta=clone(x0), steps=0)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (omega,), (E_k, eta, gamma) = message.vectors, message.numbers
-        decay = 1 / (1 + gamma * message.version)
-        delta = decay * (eta if self.personal_step is None else self.personal_step)
+        delta = eta if self.personal_step is None else self.personal_step
         beta, h, taken = clone(client.beta), None, 0
+
+        def decay(taken: int) -> float:
+            return 1 / (1 + gamma * (client.steps + taken if self.step_schedule.by_steps else message.version))
 
         def personalise(before: Vector, omega_k: Vector, rows: object) -> None:
             nonlocal beta, h, taken
@@ -119,15 +122,16 @@ class AsyPFL(LocalTraining):
                 if taken % (self.fisher_steps or inf) == 0:
                     h = objective.fisher(omega_k)
                 gradient += self.elastic * (beta - omega_k) * h
-            beta -= delta * gradient
+            beta -= delta * decay(taken) * gradient
             update_buffers(objective, beta)
             taken += 1
 
         omega_k, steps, _ = self.solve(
-            objective, omega, message.round, step=self.client_step(objective, decay * eta), on_step=personalise,
+            objective, omega, message.round, on_step=personalise,
+            step=lambda taken: self.client_step(objective, decay(taken) * eta),
             steps=int(E_k), epochs=None if self.local_epochs is None else int(E_k),
         )  # fmt: skip
-        client.beta = beta
+        client.beta, client.steps = beta, client.steps + steps
         return Update((omega_k - omega,), steps, (E_k,))
 
     def personal_model(self, client: State) -> Vector:

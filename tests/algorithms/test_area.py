@@ -176,7 +176,7 @@ def test_average_output(trigger: Trigger) -> None:
 def test_step_of_a_contact_is_the_one_it_was_given() -> None:
     """A client takes all its steps with the alpha_k of its message, k counted when the message left."""
     clients = random_quadratics(23, 3)
-    algorithm = plain(every=2, local_steps=2, step_schedule=StronglyConvex(mu=0.5, L=3.0))
+    algorithm = plain(every=2, local_steps=2, step_schedule=StronglyConvex(mu=0.5, L=3.0), step_weights="one")
     log = run(algorithm, clients, clock=VirtualClock(Exponential(rate=1.0).contact_times(3, 0)), stop_updates=40)
     steps: dict[tuple[int, int], float] = {(i, m.round): m.numbers[0] for i, m in log.sent}
     y = {i: np.zeros(3) for i in range(3)}

@@ -71,7 +71,8 @@ def test_steps_of_theorem_7(M: int, trigger: Trigger) -> None:
     p, p_s = event_probabilities(trigger, CLIENTS)
     p_min = min(*p, p_s)
     c = 48 / (p_min * M * gamma)
-    algorithm = Area(local_steps=M, trigger=trigger, step_schedule=StronglyConvex(mu=mu, L=L), step_size=99.0)
+    schedule = StronglyConvex(mu=mu, L=L)
+    algorithm = Area(local_steps=M, trigger=trigger, step_schedule=schedule, step_size=99.0, step_weights="one")
     delays = Exponential(rate=1.0).contact_times(4, 0)
     clock = VirtualClock(lambda i, round: delays(i, round) / RATES[i])
     log = run(algorithm, random_quadratics(1, 4), clock=clock, rates=RATES, stop_updates=200)
@@ -154,7 +155,7 @@ def test_the_step_of_theorem_8_minimises_its_bound(M: int, trigger: Trigger) -> 
     close(bound(alpha), sqrt((1 / p_s + 2 * np.mean(1 / p)) * b * radius**2 / (M * K)))
     found = minimize_scalar(bound, bounds=(alpha / 100, alpha * 100), method="bounded", options={"xatol": 1e-12})
     assert found.x == pytest.approx(alpha, rel=1e-5)
-    log = run(Area(local_steps=M, trigger=trigger, step_schedule=schedule), quadratics([1] * 4, range(4)),
+    log = run(Area(local_steps=M, trigger=trigger, step_schedule=schedule, step_weights="one"), quadratics([1] * 4, range(4)),
               [0, 1, 2, 3], rates=RATES)  # fmt: skip
     close([m.numbers[0] for _, m in log.sent], [alpha] * 8)
 

@@ -142,7 +142,7 @@ def test_the_coupled_steps(every: int | None, asked: list[int]) -> None:
     """omega_k steps first, then beta_k with the new omega_k and h there, or h of an earlier step; both rates decay."""
     o = Square(np.array([[2.0, 0.3], [0.3, 1.0]]), np.array([1.0, -1.0]))
     algorithm = plain(0.1, personal_step=0.05, elastic=0.8, fisher_steps=every, step_schedule=Decayed(gamma=0.5))
-    state = State(beta=np.array([3.0, 2.0]))
+    state = State(beta=np.array([3.0, 2.0]), steps=0)
     message = Message((np.array([0.5, 0.25]),), (5.0, 0.1, 0.5), version=4)
     update = algorithm.train(state, message, o)
     omega, beta, points = message.vectors[0], np.array([3.0, 2.0]), []
@@ -162,7 +162,7 @@ def test_step_weights(kind: str, factor: float, personal_step: float | None) -> 
     """They are a factor on omega's step; beta_k steps by delta, or by eta as it is. Client 0 has 1 of 4 rows, n = 2."""
     o = Square(np.array([[2.0, 0.3], [0.3, 1.0]]), np.array([1.0, -1.0]), 1, 0.25, 2)
     algorithm = plain(0.1, step_weights=kind, personal_step=personal_step, elastic=0.8, fisher_steps=1)
-    state = State(beta=np.array([3.0, 2.0]))
+    state = State(beta=np.array([3.0, 2.0]), steps=0)
     message = Message((np.array([0.5, 0.25]),), (5.0, 0.1, 0.5), version=2)
     update = algorithm.train(state, message, o)
     omega, beta, delta = message.vectors[0], np.array([3.0, 2.0]), personal_step or 0.1
@@ -290,16 +290,34 @@ def test_theorem_4_has_a_bound() -> None:
 
 
 def test_theorem_2() -> None:
-    """eta_tau = 2/(mu (gamma + tau)), gamma = max(8 L/mu, max_k pi_k E); delta decays alike."""
+    """eta_tau = 2/(mu (gamma + tau)), gamma = max(8 L/mu, max_k pi_k E); tau counts the client's own local steps, and
+    goes on from one contact to the next."""
     o = quadratics([1.0, 1.0], [2.0, 2.0])
     for pi, gamma in ([1, 7], 40.0), ([1, 30], 90.0):  # 8 L/mu = 40; the longest contact 21 or 90 steps
-        schedule = Theorem2(mu=0.5, L=2.5)
-        algorithm = plain(step_schedule=schedule, local_steps=3, indicators=Given(values=pi))
-        log = run(algorithm, o, [0, 1, 0, 0])
-        for _, message in log.sent:
-            _, eta, decay = message.numbers
-            close(eta / (1 + decay * message.version), 2 / (0.5 * (gamma + message.version)))
-        close(log.models[0], 0.5 * o[0].steps(np.zeros(1), 4 / gamma, 3))
+        algorithm = plain(step_schedule=Theorem2(mu=0.5, L=2.5), local_steps=3, indicators=Given(values=pi))
+        order = [0, 1, 0, 0]
+        log = run(algorithm, o, order)
+        x, base, taken = np.zeros(1), [np.zeros(1), np.zeros(1)], [0, 0]
+        for i, model in zip(order, log.models, strict=True):
+            omega = base[i]
+            for _ in range(3 * pi[i]):
+                omega = omega - 2 / (0.5 * (gamma + taken[i])) * (omega - 2)
+                taken[i] += 1
+            x = x + 0.5 * (omega - base[i])
+            base[i] = x
+            close(model, x)
+
+
+def test_theorem_2_reaches_the_optimum_with_many_clients() -> None:
+    """40 clients of equal rates, mu = 1, L = 2, E = 1: after 1,000 local steps each F - F* is below Theorem 2's
+    2 kappa/(gamma + T) (4 L/mu |x_0 - x*|^2) and small; with tau as the server's version no step would be left."""
+    draw = np.random.default_rng(0)
+    clients = quadratics(draw.uniform(1, 2, 40), draw.normal(size=40))
+    best, distance = optimum(clients, np.full(40, 1 / 40)), 10.0
+    log = run(plain(step_schedule=Theorem2(mu=1.0, L=2.0)), clients, [*range(40)] * 1000, x0=best + distance)
+    assert np.abs(log.models[-1] - best).max() < 1e-2
+    travelled = sum(2 / (16 + tau) for tau in range(40_000)) / 40  # of a client by the server's version, in units of x
+    assert travelled < 0.5  # while the distance has to fall by a factor of 1000
 
 
 @pytest.mark.parametrize("delta", [None, 0.02])
@@ -307,16 +325,15 @@ def test_theorem_2_and_the_personal_rate(delta: float | None) -> None:
     """delta_tau = 2/(mu (gamma + tau)), or delta gamma/(gamma + tau) where delta is given; gamma = 8 L/mu = 40.
     `step_size` is not read."""
     clients = random_quadratics(9, 3)
-    schedule = Theorem2(mu=0.5, L=2.5)
-    algorithm = plain(99.0, step_schedule=schedule, local_steps=3, personal_step=delta)
+    algorithm = plain(99.0, step_schedule=Theorem2(mu=0.5, L=2.5), local_steps=3, personal_step=delta)
     log = run(algorithm, clients, [0, 1, 0, 2, 2], x0=START)
-    betas = [START] * 3
-    for i, message in log.sent:
-        tau = message.version
-        rate = 2 / (0.5 * (40 + tau)) if delta is None else delta * 40 / (40 + tau)
-        betas[i] = clients[i].steps(betas[i], rate, 3)
+    betas, taken = [START] * 3, [0] * 3
+    for i, _ in log.sent:
+        for _ in range(3):
+            rate = 2 / (0.5 * (40 + taken[i])) if delta is None else delta * 40 / (40 + taken[i])
+            betas[i] = clients[i].steps(betas[i], rate, 1)
+            taken[i] += 1
     close(personal(log), betas)
-    assert max(message.version for _, message in log.sent) == 5
 
 
 # -- what goes wrong, and what is kept ---------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # a method, and its steps by hand
     ({"name": "asypfl", "indicators": "equal"}, eta * SHARES),
 ]
 UNDEFINED: list[dict[str, Any]] = [  # not a fixed multiple of the gradient
-    {"name": "area", "step_schedule": {"name": "strongly-convex", "mu": 1.0, "L": 2.0}},
+    {"name": "area", "step_weights": "one", "step_schedule": {"name": "strongly-convex", "mu": 1.0, "L": 2.0}},
     {"name": "async-fedavg", "trigger": {"period": 1.0}},
     {"name": "fednova", "steps": [1, 2, 3]},
     {"name": "fedbuff", "trigger": {"poisson": 1.0}},

@@ -92,7 +92,13 @@ WRONG = [
     ("algorithm={name: proxskip, solver: torch}", "algorithm.solver=torch", "the corrections are mean gradients"),
     ("algorithm={name: fedpd, gamma: 1, solver: torch}", "algorithm.solver=torch", "closed form of Oracle II"),
     (
-        "algorithm={name: area, step_schedule: {name: convex, B: 1, radius: 1, events: 9}, solver: torch}",
+        "algorithm={name: area, step_schedule: {name: strongly-convex, mu: 1, L: 2}}",
+        "algorithm.step_weights=samples",
+        "one: Theorems 7 and 8, so step_schedule=strongly-convex, are for clients with equal steps",
+    ),
+    (
+        "algorithm={name: area, step_weights: one, step_schedule: {name: convex, B: 1, radius: 1, events: 9},"
+        " solver: torch}",
         "algorithm.solver=torch",
         "the theorem",
     ),

@@ -124,9 +124,10 @@ Indicators = Measured | Theorem4 | Equal | Given
 
 @dataclass(frozen=True)
 class Decayed(Config):
-    """eta/(1 + gamma tau), as in Algorithm 1; tau is the server's version."""
+    """eta/(1 + gamma tau), as in Algorithm 1; tau is the server's version when the message is sent."""
 
     name: str = "decayed"
+    by_steps: ClassVar[bool] = False
     gamma: NonNegativeFloat = 0.0
     """gamma, per version; 0: constant steps, as in Theorem 1 (which requires eta <= 1/(4L))"""
 
@@ -137,9 +138,13 @@ class Decayed(Config):
 
 @dataclass(frozen=True)
 class Theorem2(StrongConvexity):
-    """2/(mu (gamma + tau)) with gamma = max(8L/mu, max_k pi_k E); replaces `step_size`."""
+    """2/(mu (gamma + tau)), gamma = max(8L/mu, max_k pi_k E); tau counts a client's own local steps.
+
+    Replaces `step_size`.
+    """
 
     name: str = "theorem-2"
+    by_steps: ClassVar[bool] = True  # eq. (3), Pi_k = {l pi_k E}: the iterations of the theorem are local steps
 
     def coefficients(self, eta: float, longest: float) -> tuple[float, float]:
         gamma = max(8 * self.L / self.mu, longest)

@@ -27,6 +27,7 @@ from mpifl.objective import Objective, OptimizerSettings, Vector, clone
 Momentum = Annotated[float, Bounds(at_least=0, below=1)]
 StepWeights = Literal["one", "samples", "uniform", "relative"]
 StepCallback = Callable[[Vector, Vector, Any], None]  # (y before the step, y after it, the step's rows)
+Step = float | Callable[[int], float]  # a step, or a function of the number of steps taken at this contact
 StopCriterion = Callable[[Vector, Vector], bool]  # (y, gradient of phi at y) -> y is accurate enough
 
 
@@ -68,6 +69,11 @@ def update_buffers(objective: Objective, y: Vector) -> None:
         objective.update_buffers(y)
 
 
+def step_at(step: Step, taken: int) -> float:
+    """The step after `taken` steps of this contact."""
+    return step(taken) if callable(step) else step
+
+
 def descend(objective: Objective, y: Vector, batches: Sequence[Any], step: float) -> None:
     """y <- y - step * gradient(y, rows) for each batch, in place."""
     if hasattr(objective, "descend"):
@@ -91,11 +97,11 @@ class Sgd(Config):
     """heavy ball: v <- momentum * v + gradient, from v = 0 at each contact"""
 
     def solve(
-        self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
+        self, objective: Objective, x: Vector, step: Step, batches: Sequence[Any], term: QuadraticTerm,
         on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
     ) -> LocalSolution:  # fmt: skip
         y, velocity, taken = clone(x), None, 0
-        if term is NO_TERM and not (self.momentum or on_step or stop):
+        if term is NO_TERM and not (self.momentum or on_step or stop or callable(step)):
             descend(objective, y, batches, step)
             return LocalSolution(y, len(batches))
         for rows in batches:
@@ -105,9 +111,9 @@ class Sgd(Config):
                 break
             if self.momentum:
                 velocity = gradient if velocity is None else self.momentum * velocity + gradient
-                gradient = step * velocity
+                gradient = step_at(step, taken) * velocity
             else:
-                gradient *= step
+                gradient *= step_at(step, taken)
             before = clone(y) if on_step else y
             y -= gradient
             update_buffers(objective, y)
@@ -131,19 +137,19 @@ class Svrg(Config):
     name: str = "svrg"
 
     def solve(
-        self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
+        self, objective: Objective, x: Vector, step: Step, batches: Sequence[Any], term: QuadraticTerm,
         on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
     ) -> LocalSolution:  # fmt: skip
         """initial_estimate: (z, an estimate of grad f_i(z)); None: x and the gradient there."""
         z, full = initial_estimate or (x, objective.gradient(x))
         y = clone(x)
-        for rows in batches:
+        for taken, rows in enumerate(batches):
             at_z = objective.gradient(z, rows)
             v = objective.gradient(y, rows)
             v -= at_z
             v += full
             term.add_gradient(y, v)
-            v *= step
+            v *= step_at(step, taken)
             before = clone(y) if on_step else y
             y -= v
             update_buffers(objective, y)
@@ -159,15 +165,15 @@ class Sarah(Config):
     name: str = "sarah"
 
     def solve(
-        self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
+        self, objective: Objective, x: Vector, step: Step, batches: Sequence[Any], term: QuadraticTerm,
         on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
     ) -> LocalSolution:  # fmt: skip
         """initial_estimate: of grad f_i(x); None: that gradient. The solution has the estimate at the last iterate."""
         y, estimate = clone(x), objective.gradient(x) if initial_estimate is None else clone(initial_estimate)
-        for rows in batches:
+        for taken, rows in enumerate(batches):
             v = clone(estimate)
             term.add_gradient(y, v)
-            v *= step
+            v *= step_at(step, taken)
             before, y = y, y - v
             at_before = objective.gradient(before, rows)
             estimate += objective.gradient(y, rows)
@@ -207,10 +213,12 @@ class TorchSolver(Config):
         return OptimizerSettings(*_section("optimizer", self.optimizer), self.state, *schedule, self.per)
 
     def solve(
-        self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
+        self, objective: Objective, x: Vector, step: Step, batches: Sequence[Any], term: QuadraticTerm,
         on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
     ) -> LocalSolution:  # fmt: skip
         y = clone(x)
+        if callable(step):
+            raise TypeError("a torch optimiser takes a number as step; its schedule is the option `schedule`")
         optimizer = objective.optimizer(self.settings, y, step)  # type: ignore[attr-defined]
         for rows in batches:
             gradient = objective.gradient(y, rows)
@@ -320,7 +328,7 @@ class LocalTraining(Algorithm):
         x: Vector,
         round: int,
         *,
-        step: float | None = None,
+        step: Step | None = None,
         steps: int | None = None,
         epochs: int | None = None,
         shift: Vector | None = None,
@@ -337,7 +345,8 @@ class LocalTraining(Algorithm):
             objective: f_i of this client.
             x: (d,) the first iterate; it is not changed.
             round: The key of the random batches, usually `message.round`.
-            step: The step; None: `self.client_step(objective)`.
+            step: The step, or a function of the number of steps taken at this contact; None:
+                `self.client_step(objective)`. A torch optimiser takes a number only.
             steps: The number of steps; None: the field `local_steps`, unless `epochs` is given.
             epochs: Passes over the client's rows; None: the field `local_epochs`, unless `steps` is given.
             shift: (d,) the linear term; None: 0.
