@@ -155,8 +155,8 @@ def test_the_step_of_theorem_8_minimises_its_bound(M: int, trigger: Trigger) -> 
     close(bound(alpha), sqrt((1 / p_s + 2 * np.mean(1 / p)) * b * radius**2 / (M * K)))
     found = minimize_scalar(bound, bounds=(alpha / 100, alpha * 100), method="bounded", options={"xatol": 1e-12})
     assert found.x == pytest.approx(alpha, rel=1e-5)
-    log = run(Area(local_steps=M, trigger=trigger, step_schedule=schedule, step_weights="one"), quadratics([1] * 4, range(4)),
-              [0, 1, 2, 3], rates=RATES)  # fmt: skip
+    algorithm = Area(local_steps=M, trigger=trigger, step_schedule=schedule, step_weights="one")
+    log = run(algorithm, quadratics([1] * 4, range(4)), [0, 1, 2, 3], rates=RATES)
     close([m.numbers[0] for _, m in log.sent], [alpha] * 8)
 
 

@@ -61,7 +61,6 @@ def test_a_replay_computes_one_by_one_with_the_threads_of_the_run(tmp_path: Any)
         ({"model": "logistic", "entry": "a:b", "partition": "iid"}, "problem.partition"),
         ({"model": "cnn", "entry": "a:b"}, "problem.model"),
         ({"model": "logistic", "entry": "a:b", "options": [1]}, "problem.options"),
-        ({"model": "logistic", "entry": "a:b", "test_split": 0.5}, "problem.test_split"),
     ],
 )
 def test_what_is_wrong_is_named(problem: dict[str, Any], key: str) -> None:
