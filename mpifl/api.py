@@ -157,7 +157,7 @@ def open_runs(paths: str | Path | Sequence[str | Path]) -> Runs:
 
 def export_run(
     path: str | Path, to: str, out: str | Path | None = None, overwrite: bool = False, *, full: bool = False,
-    trust: bool = False,
+    trust: bool = False, best: bool = False,
 ) -> list[Path]:  # fmt: skip
     """Writes a run file in the format of another tool; returns the files that it wrote.
 
@@ -169,6 +169,7 @@ def export_run(
         full: Of a torch model, the whole `state_dict`, also where the run file lacks parts of it, such as a large
             frozen base: `problem.entry` makes the module again.
         trust: As for `resume`; needed where `full` runs `problem.entry`.
+        best: The model of `keep.best` in place of the final one.
 
     Raises:
         ConfigError: The run file cannot be read or lacks what the format holds, a file exists, or the package that
@@ -176,7 +177,7 @@ def export_run(
     """
     from mpifl.tools.export import files
 
-    return files.export_run(path, to, out, overwrite, full, trust)
+    return files.export_run(path, to, out, overwrite, full, trust, best)
 
 
 # -- studies -----------------------------------------------------------------------------------------------------------

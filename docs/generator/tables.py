@@ -38,8 +38,8 @@ def problem() -> str:
 
 
 def sections() -> str:
-    """clock, stop, evaluate, checkpoint, faults, memory: a heading and a table each."""
-    found = {**SECTIONS, **{name: hints(Job)[name] for name in ("faults", "memory")}}
+    """clock, stop, evaluate, checkpoint, keep, faults, memory: a heading and a table each."""
+    found = {**SECTIONS, **{name: hints(Job)[name] for name in ("keep", "faults", "memory")}}
     return "\n\n".join(
         f"## `{name}`\n\n{_summary(cls)}\n\n{_table(_rows(cls, prefix=f'{name}.'))}" for name, cls in found.items()
     )

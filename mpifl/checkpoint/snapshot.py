@@ -149,6 +149,8 @@ class EvaluatorState:
     """whether the target accuracy was reached"""
     pending: list[PendingEvaluation]
     """models that wait to be evaluated, in the order of submission"""
+    kept: np.ndarray | None = None
+    """(d,) the best model so far, by the rows of the run file; absent: without `keep.best`, and before the first row"""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,9 @@ class ServerSnapshot:
 
     def without_arrays(self) -> ServerSnapshot:
         """The snapshot without models and the algorithm's state, which may be large."""
-        return dataclasses.replace(self, algorithm={}, evaluator=dataclasses.replace(self.evaluator, pending=[]))
+        return dataclasses.replace(
+            self, algorithm={}, evaluator=dataclasses.replace(self.evaluator, pending=[], kept=None)
+        )
 
 
 # -- the clients -------------------------------------------------------------------------------------------------------

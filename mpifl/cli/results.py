@@ -65,7 +65,7 @@ def _export(args: argparse.Namespace) -> None:
         if key != "overwrite" or not isinstance(given, bool):
             raise ConfigError(key, given, "only overwrite=true can be given to mpifl export")
         overwrite = given
-    written = api.export_run(path, args.to, args.out, overwrite, full=args.full, trust=args.trust)
+    written = api.export_run(path, args.to, args.out, overwrite, full=args.full, trust=args.trust, best=args.best)
     print_result("\n".join(f"wrote {file}" for file in written))
 
 
@@ -129,6 +129,7 @@ EXPORT = Command(
     {
         "--to": value("FORMAT", "csv, parquet, tensorboard, safetensors or torch"),
         "--out": value("PATH", "the file or folder; default: beside the run file", Path),
+        "--best": flag("the model of keep.best in place of the final one"),
         "--full": flag("of a torch model, also what the run file does not have, such as a large frozen base"),
         **TRUST,
     },

@@ -41,6 +41,19 @@ class Clock(Config):
     """when each client is on: an availability model"""
 
 
+Watched = Literal["validation_loss", "validation_accuracy", "train_loss"]  # metrics that may choose a model
+
+
+@dataclass(frozen=True)
+class Plateau(Config):
+    """A metric that no longer gets better."""
+
+    metric: Watched = "validation_loss"
+    """validation_loss, validation_accuracy or train_loss"""
+    evaluations: PositiveInt = 10
+    """evaluations in a row that do not have the best value so far"""
+
+
 @dataclass(frozen=True)
 class Stop(Config):
     """When the run ends: the first of those given."""
@@ -51,11 +64,21 @@ class Stop(Config):
     """updates that the server has consumed"""
     accuracy: PositiveFraction | None = None
     """test accuracy that an evaluation reaches, 0..1"""
+    plateau: Plateau | None = None
+    """a metric that no longer gets better; null: none"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.time is self.updates is self.accuracy is None:
-            raise ConfigError("stop", None, "at least one of time, updates, accuracy")
+        if (self.time, self.updates, self.accuracy, self.plateau) == (None,) * 4:
+            raise ConfigError("stop", None, "at least one of time, updates, accuracy, plateau")
+
+
+@dataclass(frozen=True)
+class Keep(Config):
+    """What the run file keeps besides the final model."""
+
+    best: Watched | None = None
+    """the model with the best value of this metric, validation_loss, validation_accuracy or train_loss; null: none"""
 
 
 @dataclass(frozen=True)
@@ -163,6 +186,8 @@ class Job(Config):
     """how often the global model is evaluated, and by which metrics"""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """how often the run is saved"""
+    keep: Keep = field(default_factory=Keep)
+    """what the run file keeps besides the final model"""
     faults: Faults = field(default_factory=Faults)
     """the policy for clients that fail"""
     memory: MemoryUse = field(default_factory=MemoryUse)
@@ -202,6 +227,12 @@ class Job(Config):
             self.check_duration(self.stop.time)
         if self.evaluate.clients:
             self._check_client_rows()
+        plateau = self.stop.plateau.metric if self.stop.plateau else None
+        for key, metric in (("stop.plateau.metric", plateau), ("keep.best", self.keep.best)):
+            if metric and metric.startswith("validation") and self.problem.validation_split is None:
+                raise ConfigError(
+                    key, metric, "train_loss, or problem.validation_split such as 0.1: there are no such rows"
+                )
         if self.evaluate.metrics and isinstance(self.problem.data, NoData):
             text = f"none: the model {type_name(self.problem.model)} has no class labels"
             raise ConfigError("evaluate.metrics", ", ".join(self.evaluate.metrics), text)

@@ -52,6 +52,8 @@ def of_start(file: h5py.File) -> list[ChecksumRow]:
     """The checksums of what does not change after the start, and of the first model."""
     rows = [_of_attribute(file, name) for name in file.attrs if name not in CHANGING]
     rows += [_of_dataset(file, f"clients/{name}") for name in CLIENTS.columns if name not in CLIENTS_CHANGING]
+    if "best" in file["model"]:
+        rows.append(_of_dataset(file, "model/best"))
     for path, name in (("model/x", "layout"), ("model/constants", "entries")):
         rows += [_of_attribute(file, name, path), _of_dataset(file, path)]
     return rows
@@ -174,8 +176,9 @@ def _wrong_value(file: h5py.File, row: ChecksumRow) -> str:
     item = None if "\0" in row.object else file.get(path or "/")  # HDF5 would stop reading the name there
     if item is None or (at and name not in item.attrs) or not (at or isinstance(item, h5py.Dataset)):
         return f"checksums: a row for {row.object!r}, which the file does not have"
-    if row.object == "model/x" and item.attrs["version"] < 0:  # the model was being replaced
-        return ""
+    for model, number in (("model/x", "version"), ("model/best", "evaluation")):
+        if row.object == model and item.attrs[number] < 0:  # the model was being replaced
+            return ""
     found = _of_attribute(file, name, path) if at else _of_dataset(file, path)
     shown = f"attribute {name}" + (f" of {path}" if path else "") if at else path
     if found[:3] != row[:3]:

@@ -153,12 +153,14 @@ def create_datasets(
     version: int = 0,
     states: Sequence[str] | None = None,
     module: ModuleState = NO_STATE,
+    best: bool = False,
 ) -> None:
     """Creates every attribute and dataset of the run file, and switches to single-writer-multiple-reader mode.
 
     x       (d,) the model of `version`
     states  of the n clients; None: all live
     module  what the model's `state_dict` has besides x
+    best    whether the file keeps the best model as well
     """
     own = {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), "session": secrets.token_hex(8)}
     for name, value in {**own, "resumed_from": 0, **attrs}.items():
@@ -187,6 +189,8 @@ def create_datasets(
     model = file.create_dataset("model/x", data=x)
     model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])
     model.attrs["version"] = np.int64(version)
+    if best:
+        file.create_dataset("model/best", data=x).attrs["evaluation"] = np.int64(-1)
     entries, constants = module
     file.create_dataset("model/constants", data=constants).attrs["entries"] = json.dumps(entries)
     checksums.append(file, checksums.of_start(file))

@@ -243,6 +243,22 @@ class Run(RunTables):
             return int(read_attribute(file["model/x"], "version"))
 
     @property
+    def best_model(self) -> np.ndarray:
+        """(d,) the model that `keep.best` names, once the run has ended. Raises ConfigError if there is none."""
+        if self.best_evaluation < 0:
+            raise _bad(self.path, "a run with keep.best that has ended: this file has no best model")
+        with _readable(self.path):
+            x: np.ndarray = self._open_file["model/best"][()]
+        return x
+
+    @property
+    def best_evaluation(self) -> int:
+        """The row of `evaluations` of `best_model`; -1: there is none."""
+        model = self._open_file["model"]
+        with _readable(self.path):
+            return int(read_attribute(model["best"], "evaluation")) if "best" in model else -1
+
+    @property
     def layout(self) -> list[tuple[str, tuple[int, ...]]]:
         """Names and shapes of the parts of the model."""
         file = self._open_file

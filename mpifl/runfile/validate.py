@@ -52,6 +52,14 @@ def check(
     if (model := datasets.get("/model/x")) is None:
         raise ValueError("model/x is missing")
     _model(model, closed)
+    if (best := datasets.get("/model/best")) is not None:
+        _column(best, "f8", closed)
+        if (
+            best.dtype != model.dtype
+            or best.shape != model.shape
+            or not isinstance(int(read_attribute(best, "evaluation")), int)
+        ):
+            raise ValueError("model/best is not a vector like model/x with an evaluation")
     if (constants := datasets.get("/model/constants")) is not None:
         _constants(constants, closed)
     return rows

@@ -46,6 +46,7 @@ class RunWriter:
     x0       (d,) first model, stored until the final one replaces it
     layout   names and shapes of the parts of x
     module   what the model's `state_dict` has besides x
+    best     whether the file keeps the best model as well
 
     Raises ConfigError("output", ...) if the file cannot be made, or it or checkpoints beside it are there already and
     `overwrite` is false. With `overwrite` they are removed; with `aside` the file is kept under that name.
@@ -64,6 +65,8 @@ class RunWriter:
     config: str
     client_on: Sequence[float] | None = None
     """(n,) fraction of the run that each client was on, set at the end"""
+    best_model: tuple[np.ndarray, int] | None = None
+    """the best model (d,) and its row of /evaluations, set at the end"""
     on_rows: Sequence[Callable[[dict[str, dict[str, np.ndarray]]], None]] = ()
     """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
@@ -78,10 +81,11 @@ class RunWriter:
         overwrite: bool = False,
         aside: Path | None = None,
         module: ModuleState = NO_STATE,
+        best: bool = False,
     ) -> None:
         self.path = Path(path)
         with new_file(self.path, overwrite, aside) as file:
-            create_datasets(file, attrs, clients, np.asarray(x0), layout, module=module)
+            create_datasets(file, attrs, clients, np.asarray(x0), layout, module=module, best=best)
             remove(folder_of(self.path))  # a resume would take a set that remains if it found no run file
         self._begin(file)
 
@@ -100,6 +104,7 @@ class RunWriter:
         session: str | None,
         aside: Path | None = None,
         module: ModuleState = NO_STATE,
+        best: bool = False,
     ) -> RunWriter:
         """Continues a run from a checkpoint in a new file, which replaces the one at `path` in one step, durably.
 
@@ -118,7 +123,7 @@ class RunWriter:
         writer.path = path = Path(path)
         with new_file(path, overwrite=True, aside=aside) as file:
             _check_not_resumed(path, session)
-            create_datasets(file, attrs, clients, np.asarray(x), layout, version, states, module)
+            create_datasets(file, attrs, clients, np.asarray(x), layout, version, states, module, best)
             file.attrs.modify("began", np.float64(attrs.get("began", np.nan)))
             for block in rows:
                 for table in TABLES:
@@ -319,7 +324,9 @@ class RunWriter:
         if self.client_on is not None:
             self._file["clients/on"][...] = self.client_on
         if x is not None:
-            _replace_model(self._file, x, self._written["aggregations"] if version is None else version)
+            _replace_model(self._file, "x", x, "version", self._written["aggregations"] if version is None else version)
+        if self.best_model:
+            _replace_model(self._file, "best", self.best_model[0], "evaluation", self.best_model[1])
         self._check_not_replaced()
         self._file.flush()
         os.fsync(self._descriptor)  # the status is written when all that it speaks of is on the disk
@@ -379,18 +386,18 @@ def _remove_leftovers(path: Path) -> None:
                 other.unlink()
 
 
-def _replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:
-    """Overwrites the model in the file by `x` (d,) of `version`. Raises ValueError for another shape."""
-    model = file["model/x"]
+def _replace_model(file: h5py.File, name: str, x: np.ndarray, attribute: str, number: int) -> None:
+    """Overwrites a model by `x` (d,), and the number in its attribute. Raises ValueError for another shape."""
+    model = file[f"model/{name}"]
     if np.shape(x) != model.shape:
         raise ValueError(f"a model of shape {np.shape(x)} where {model.shape} is expected")
     x = np.asarray(x, model.dtype)
-    model.attrs.modify("version", np.int64(-1))  # a reader refuses the model
+    model.attrs.modify(attribute, np.int64(-1))  # a reader refuses the model
     file.flush()
     model[...] = x
-    checksums.replace(file, ChecksumRow("model/x", 0, x.size, checksums.crc([x])))
+    checksums.replace(file, ChecksumRow(f"model/{name}", 0, x.size, checksums.crc([x])))
     file.flush()
-    model.attrs.modify("version", np.int64(version))
+    model.attrs.modify(attribute, np.int64(number))
     file.flush()
 
 

@@ -100,8 +100,9 @@ class Checkpointer:
 
     def _server_snapshot(self, time_: float, loop: ServerLoop) -> ServerSnapshot:
         """The server's present state, except the algorithm's."""
-        measured, best, pending = self._evaluator.pending()
-        evaluator = EvaluatorState(best, self._evaluator.reached, [PendingEvaluation(*each) for each in pending])
+        measured, best, kept, pending = self._evaluator.pending()
+        waiting = [PendingEvaluation(*each) for each in pending]
+        evaluator = EvaluatorState(best, self._evaluator.reached, waiting, kept)
         per_evaluation = self._evaluator.rows_per_evaluation()
         recorded = {table: count * (self._evaluations + measured) for table, count in per_evaluation.items()}
         rows = {**self._writer.counts(), **recorded}

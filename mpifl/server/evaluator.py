@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from math import isnan, nan
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,6 +38,30 @@ class EvaluationRequest(NamedTuple):
     age: float = 0.0  # s from when the evaluation was due to `time`
 
 
+class Watch:
+    """The best value of a metric so far."""
+
+    def __init__(self, metric: str, values: Iterable[float] = ()) -> None:
+        """values: at the evaluations so far."""
+        self.metric, self.value, self.row, self.rows = metric, nan, -1, 0
+        for value in values:
+            self.add(value)
+
+    def add(self, value: float) -> bool:
+        """Takes note of the next evaluation's value; whether it is better than all before."""
+        higher = self.metric.endswith("accuracy")
+        better = not isnan(value) and (isnan(self.value) or (value > self.value if higher else value < self.value))
+        if better:
+            self.value, self.row = value, self.rows
+        self.rows += 1
+        return better
+
+    @property
+    def age(self) -> int:
+        """The number of evaluations after the best one."""
+        return self.rows - 1 - self.row
+
+
 class Evaluator:
     """Evaluates models in order of submission and records the results.
 
@@ -60,6 +84,10 @@ class Evaluator:
         best: float = nan,
         rows: int = 0,
         alone: bool = False,
+        keep: Watch | None = None,
+        kept: Vector | None = None,
+        plateau: Watch | None = None,
+        plateau_evaluations: int = 0,
     ) -> None:
         """
         accuracy  the target, if any
@@ -71,15 +99,18 @@ class Evaluator:
         best      the highest mean personal accuracy so far (BMTA)
         rows      number of evaluations that the run file has from earlier sessions
         alone     wait for each evaluation: it draws from generators that clients of this process use
+        keep      chooses the model that is kept, `kept`: (d,) that of the evaluations so far
+        plateau   ends the run after `plateau_evaluations` that are not better
         """
+        self.keep, self.kept, self._plateau, self._patience = keep, kept, plateau, plateau_evaluations
         self._problem, self._writer = problem, writer
         self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
         self._deterministic, self._accuracy = deterministic, accuracy
         self._clients, self._metrics, self._rows, self._alone = clients, metrics or {}, rows, alone
         self._failed: RunFailed | None = None  # the error of a user's metric
         self._pool = ThreadPoolExecutor(1, "evaluate")
-        self._pending: deque[tuple[Future[float], EvaluationRequest]] = deque()
-        self._best = best  # BMTA after the last model that is no longer pending
+        self._pending: deque[tuple[Future[tuple[float, Vector]], EvaluationRequest]] = deque()
+        self._best = best, kept  # BMTA and kept model after the last model that is no longer pending
         self._submitted = 0
         self._skipped: EvaluationRequest | None = None  # the last request if it was skipped, else None
         self.reached = False  # whether the target accuracy has been reached
@@ -103,7 +134,7 @@ class Evaluator:
             self._best = self._pending.popleft()[0].result()
         self._skipped = None
         self.submit(request)
-        if self._deterministic and self._accuracy is not None:
+        if self._deterministic and (self._accuracy is not None or self._plateau):
             self._best = self._pending.pop()[0].result()
         return self.reached
 
@@ -115,10 +146,11 @@ class Evaluator:
         if self._alone:
             wait([future])
 
-    def pending(self) -> tuple[int, float, list[EvaluationRequest]]:
-        """The number of models evaluated, their BMTA, and the queued requests. Raises what an evaluation raised."""
+    def pending(self) -> tuple[int, float, Vector, list[EvaluationRequest]]:
+        """The number of models evaluated, their BMTA, the one that is kept, and the queued requests. Raises what an
+        evaluation raised."""
         self._collect()
-        return self._submitted - len(self._pending), self._best, [request for _, request in self._pending]
+        return self._submitted - len(self._pending), *self._best, [request for _, request in self._pending]
 
     def rows_per_evaluation(self) -> dict[str, int]:
         """The rows of the run file's tables that belong to each evaluation."""
@@ -129,11 +161,12 @@ class Evaluator:
         while self._pending and self._pending[0][0].done():
             self._best = self._pending.popleft()[0].result()
 
-    def _run(self, request: EvaluationRequest) -> float:
+    def _run(self, request: EvaluationRequest) -> tuple[float, Vector]:
         with self.turns.working():
-            return self._evaluate(request)
+            self._evaluate(request)
+            return self.best, self.kept
 
-    def _evaluate(self, request: EvaluationRequest) -> float:
+    def _evaluate(self, request: EvaluationRequest) -> None:
         x, accuracies = request.x, request.accuracies
         self._problem.begin_evaluation(request.version)
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
@@ -160,7 +193,11 @@ class Evaluator:
         self._rows += 1
         if self._accuracy is not None and metrics.get("test_accuracy", 0.0) >= self._accuracy:
             self.reached = True
-        return self.best
+        if self.keep and self.keep.add(metrics.get(self.keep.metric, nan)):
+            self.kept = x
+        if self._plateau:
+            self._plateau.add(metrics.get(self._plateau.metric, nan))
+            self.reached |= self._plateau.age >= self._patience
 
     def _personal_accuracies(self, accuracies: np.ndarray) -> dict[str, float]:
         """Mean, quartiles, and the best mean so far (BMTA), over the clients that have test rows."""

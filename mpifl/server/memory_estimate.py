@@ -149,7 +149,9 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1, kept: KeptVectors = Ke
     n = size.clients
     vector = size.d * np.dtype(job.problem.dtype).itemsize
     computing, in_flight = _computing(job, n), _in_flight(job, n)
-    evaluation = size.evaluating + int(min(QUEUE_LIMIT, _evaluations(job, n)) + 1) * vector
+    evaluation = (
+        size.evaluating + int(min(QUEUE_LIMIT, _evaluations(job, n)) + 1 + (job.keep.best is not None)) * vector
+    )
     saved = job.checkpoint.every is not None or job.checkpoint.updates is not None
     server = {
         "data": size.data,

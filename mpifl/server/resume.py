@@ -184,7 +184,9 @@ def _adapted(snapshot: ServerSnapshot, job: Job, changed: Container[str]) -> Ser
         schedule = replace(schedule, evaluations=int(time / job.evaluate.every) if job.evaluate.every else 0)
     if "checkpoint.every" in changed:
         schedule = replace(schedule, checkpoints=int(time / job.checkpoint.every) if job.checkpoint.every else 0)
-    if "stop.accuracy" in changed:
+    if any(
+        key in changed for key in ("stop.accuracy", "stop.plateau", "stop.plateau.evaluations", "stop.plateau.metric")
+    ):
         evaluator = replace(evaluator, reached=False)
     return replace(snapshot, schedule=schedule, evaluator=evaluator)
 

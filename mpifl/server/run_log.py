@@ -106,6 +106,8 @@ def _targets(job: Job) -> str:
     targets = [f"{stop.time:g} s"] if stop.time else []
     targets += [f"{stop.updates:,} updates"] if stop.updates else []
     targets += [f"test accuracy {stop.accuracy:g}"] if stop.accuracy else []
+    if plateau := stop.plateau:
+        targets.append(f"{plateau.evaluations} evaluations without a better {plateau.metric.replace('_', ' ')}")
     return " or ".join(targets)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +28,7 @@ from mpifl.scheduling.overload import describe_overload, describe_slow_contacts
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluation_metrics import load_metrics
-from mpifl.server.evaluator import EvaluationRequest, Evaluator
+from mpifl.server.evaluator import EvaluationRequest, Evaluator, Watch
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.server.progress import ProgressBar, progress_bar, summary
 from mpifl.server.run_log import RunLog
@@ -94,14 +95,20 @@ class Session:
             for observer in self.observers:
                 observer.begin(lambda: self.writer.began, file)
         self.writer.on_rows = [observer.put for observer in self.observers]
+        plateau = job.stop.plateau if live else None
+        rows = self.writer.counts()["evaluations"]
+        watch = partial(self._watch, self.writer.read("evaluations", 0, rows))
         self.evaluator = Evaluator(
             self.problem, self.writer, deterministic=self.schedule.deterministic,
             accuracy=job.stop.accuracy if live else None,  # a replay ends with its record
             gradient=job.evaluate.gradient, clients=job.evaluate.clients,
             metrics=load_metrics(job.evaluate.metrics), penalty=job.algorithm.penalty,
             first=self.problem.client_accuracies(self.problem.initial(job.seed)),
-            best=snapshot.evaluator.best if snapshot else np.nan, rows=self.writer.counts()["evaluations"],
+            best=snapshot.evaluator.best if snapshot else np.nan, rows=rows,
             alone=self.problem.draws and isinstance(self.transport, InProcessTransport),
+            keep=watch(job.keep.best), kept=snapshot.evaluator.kept if snapshot else None,
+            plateau=watch(plateau.metric if plateau else None),
+            plateau_evaluations=plateau.evaluations if plateau else 0,
         )  # fmt: skip
         updates = snapshot.loop.updates if snapshot else 0
         self._progress: list[ProgressBar | RunLog] = []
@@ -125,6 +132,10 @@ class Session:
         self._reports = self.loop.failures.reports
         if self.resumed:
             self._resume(self.resumed)
+
+    @staticmethod
+    def _watch(evaluations: Mapping[str, np.ndarray], metric: str | None) -> Watch | None:
+        return Watch(metric, evaluations[metric].tolist()) if metric else None
 
     def _wall_seconds(self) -> float:
         """Wall time since the run began, earlier sessions included."""
@@ -274,6 +285,8 @@ class Session:
                     self._report("the run failed", error)
                     self._record("failed", str(error))
                 status, x, complete = "failed", None, False
+            if (keep := self.evaluator.keep) and self.evaluator.kept is not None:
+                self.writer.best_model = self.evaluator.kept, keep.row
             self.writer.close(status, x)
         except RunFailed as error:
             if status != "failed":

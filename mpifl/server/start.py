@@ -222,14 +222,14 @@ def _open_run_file(
             refuse_live(Path(job.output))
         return RunWriter(
             job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite,
-            aside=aside, module=problem.module_state(),
+            aside=aside, module=problem.module_state(), best=job.keep.best is not None,
         )  # fmt: skip
     snapshot = resumed.snapshot
     kept = {"id": snapshot.run, "started": snapshot.started, "began": snapshot.began, "resumed_from": snapshot.number}
     return RunWriter.resumed(
         job.output, attrs={**attrs, **kept}, clients=columns, x=job.algorithm.model(server), layout=problem.layout,
         version=snapshot.loop.version, rows=resumed.checkpoint.rows(), states=snapshot.loop.clients.state,
-        session=resumed.session, aside=resumed.aside, module=problem.module_state(),
+        session=resumed.session, aside=resumed.aside, module=problem.module_state(), best=job.keep.best is not None,
     )  # fmt: skip
 
 

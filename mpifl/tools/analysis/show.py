@@ -101,6 +101,9 @@ def format_summary(run: Run) -> str:
         facts["personal accuracy"] = personal
     if fairness := format_client_accuracy(run.evaluations):
         facts["accuracy over clients"] = fairness
+    if (row := run.best_evaluation) >= 0:
+        metric, best = str(run.config["keep"]["best"]), run.evaluations.iloc[row]
+        facts["best model"] = f"{metric} {format_value(metric, best[metric])}, after {int(best.updates)} updates"
     every = (run.config.get("evaluate") or {}).get("every")
     if overload := describe_overload(run.evaluations.age.max(), every, attrs.get("ranks") == 1):
         facts["overload"] = overload

@@ -41,7 +41,7 @@ FORMATS = {
 
 def export_run(
     path: str | Path, to: str, out: str | Path | None = None, overwrite: bool = False, full: bool = False,
-    trust: bool = False,
+    trust: bool = False, best: bool = False,
 ) -> list[Path]:  # fmt: skip
     """Writes a run file in another format; returns the files that it wrote.
 
@@ -50,6 +50,7 @@ def export_run(
     overwrite  replace files of an earlier export
     full       of a model, also what the run file does not have; `problem.entry` makes the module again
     trust      import and run that function
+    best       of a model, that of `keep.best` in place of the final one
 
     Nothing is replaced before all new files are complete. Raises ConfigError for a run file that cannot be read, for
     one that does not have what the format holds, for outputs that exist, and where a package is missing.
@@ -57,9 +58,9 @@ def export_run(
     if to not in FORMATS:
         raise ConfigError("to", to, f"one of {', '.join(FORMATS)}")
     form, source = FORMATS[to], Path(path)
-    model_options = {} if form.folder else {"full": full, "trust": trust}
-    if full and form.folder:
-        raise ConfigError("full", "true", f"to=torch or safetensors, which have the model; to={to} has tables")
+    model_options = {} if form.folder else {"full": full, "trust": trust, "best": best}
+    for name in [name for name, given in (("full", full), ("best", best)) if given and form.folder]:
+        raise ConfigError(name, "true", f"to=torch or safetensors, which have the model; to={to} has tables")
     if form.package:
         require(form.package, "to", to)
     with open_run(source) as run:

@@ -27,14 +27,15 @@ class Values(NamedTuple):
     data: bytes
 
 
-def safetensors_file(run: Run, full: bool, trust: bool) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+def safetensors_file(run: Run, full: bool, trust: bool, best: bool) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
     """The arrays of the model; the header's metadata have, under `mpifl`, JSON with facts of the run.
 
     `layout` is names and shapes in the order of the vector.
     """
-    arrays = model_arrays(run, full, trust)
+    arrays = model_arrays(run, full, trust, best)
+    version = int(run.evaluations.version.iloc[run.best_evaluation]) if best else run.model_version
     facts = {
-        "id": run.id, "name": run.attrs.get("name", ""), "version": run.model_version,
+        "id": run.id, "name": run.attrs.get("name", ""), "version": version,
         "layout": [[name, list(shape)] for name, shape in run.layout],
     }  # fmt: skip
     metadata = {"mpifl": json.dumps(facts)}  # one entry, since the package writes several in random order
@@ -55,9 +56,9 @@ def safetensors_file(run: Run, full: bool, trust: bool) -> Iterator[tuple[str, C
     yield "model", write
 
 
-def torch_file(run: Run, full: bool, trust: bool) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+def torch_file(run: Run, full: bool, trust: bool, best: bool) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
     """A dict of plain tensors, which `torch.load(weights_only=True)` reads."""
-    arrays = model_arrays(run, full, trust)
+    arrays = model_arrays(run, full, trust, best)
 
     def write(file: BinaryIO) -> None:
         from mpifl.problems.torch.state_dict import save
@@ -67,18 +68,19 @@ def torch_file(run: Run, full: bool, trust: bool) -> Iterator[tuple[str, Callabl
     yield "model", write
 
 
-def model_arrays(run: Run, full: bool = False, trust: bool = False) -> dict[str, Values]:
-    """The final model: of a torch module its state_dict; of others `x` (d,) and its parts by name.
+def model_arrays(run: Run, full: bool = False, trust: bool = False, best: bool = False) -> dict[str, Values]:
+    """The final model, or with `best` that of `keep.best`: of a torch module its state_dict; of others `x` (d,) and its
+    parts by name.
 
     Of a module whose state_dict the file does not have, it is the parts by name; or, with `full`, what the module has
     that the run's `problem.entry` makes, if `trust` says that it may run.
 
     Raises ConfigError for a run whose file does not have the final model, or a layout that does not fit it.
     """
-    if run.status not in HAVE_MODEL:
+    if not best and run.status not in HAVE_MODEL:
         text = f"a completed or interrupted run; this one has the status {run.status}, and no final model in its file"
         raise ConfigError("run file", run.path, text)
-    x = run.model
+    x = run.best_model if best else run.model
     if x.dtype.itemsize not in (2, 4, 8):
         raise ConfigError("run file", run.path, f"a model of float16, float32 or float64; this one is {x.dtype}")
     x = x.astype(x.dtype.newbyteorder("="), copy=False)

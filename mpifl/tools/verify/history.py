@@ -78,6 +78,7 @@ class Rules:
     stop_time: float | None = None
     stop_updates: int | None = None
     stop_accuracy: float | None = None
+    stop_plateau: tuple[str, int] | None = None  # metric, and evaluations in a row that are not better
     evaluate_every: float | None = None
     evaluate_updates: int | None = None
     evaluate_clients: bool = False
@@ -660,7 +661,7 @@ def _end(h: History, rules: Rules) -> None:
 def _reached(h: History, rules: Rules) -> Iterator[bool]:
     """Whether each `stop` condition that the job gives was met; True if it gives none."""
     e = h.tables["evaluations"]
-    if rules.stop_time is rules.stop_updates is rules.stop_accuracy is None:
+    if rules.stop_time is rules.stop_updates is rules.stop_accuracy is None and rules.stop_plateau is None:
         yield True
     if rules.stop_updates is not None:
         yield h.rows("updates") >= rules.stop_updates
@@ -668,3 +669,11 @@ def _reached(h: History, rules: Rules) -> Iterator[bool]:
         yield bool((e["time"] >= rules.stop_time).any())
     if rules.stop_accuracy is not None:
         yield bool((e["test_accuracy"] >= rules.stop_accuracy).any())
+    if rules.stop_plateau is not None:
+        metric, evaluations = rules.stop_plateau
+        values = np.nan_to_num(
+            e[metric] if metric.endswith("accuracy") else -e[metric], nan=-inf, posinf=inf, neginf=-inf
+        )
+        before = np.maximum.accumulate(np.append(-inf, values))[:-1]
+        row = np.arange(len(values))
+        yield bool((row - np.maximum.accumulate(np.where(values > before, row, -1)) >= evaluations).any())

@@ -21,7 +21,7 @@ from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.reader import DamagedRun
 from mpifl.runfile.replayed import computed_together, first_difference, has_final_model
-from mpifl.runfile.tables import CLIENTS, TABLES
+from mpifl.runfile.tables import CLIENTS, TABLES, EvaluationRow
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
 from mpifl.scheduling.timeline import Timeline
@@ -152,6 +152,7 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
         "norm": _number(config, "faults.norm") or inf, "refusals": _number(config, "faults.refusals", int),
         "stop_time": _number(config, "stop.time"),
         "stop_updates": _number(config, "stop.updates", int), "stop_accuracy": _number(config, "stop.accuracy"),
+        "stop_plateau": _plateau(config),
         "evaluate_updates": _number(config, "evaluate.updates", int),
         "evaluate_every": _number(config, "evaluate.every"),
         "evaluate_clients": _value(config, "evaluate.clients") is True,
@@ -207,6 +208,11 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
 def _list(config: Mapping[str, Any], key: str) -> list[Any]:
     value = _value(config, key)
     return value if isinstance(value, list) else []
+
+
+def _plateau(config: Mapping[str, Any]) -> tuple[str, int] | None:
+    metric, evaluations = _value(config, "stop.plateau.metric"), _number(config, "stop.plateau.evaluations", int)
+    return None if evaluations is None or metric not in EvaluationRow._fields else (metric, evaluations)
 
 
 def _number(config: Mapping[str, Any], key: str, kind: type = float) -> Any:
