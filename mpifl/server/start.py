@@ -64,13 +64,13 @@ def run_server(
     with inside("algorithm"):
         check_class(type(job.algorithm), Algorithm)
     load_metrics(job.evaluate.metrics)
+    if known := problem_size(job):
+        check_memory(job, known, hellos)
     timing = _timing(job, job.problem.clients) if job.problem.clients else None
     if not resumed:
         refuse_existing(Path(job.output), job.overwrite or aside is not None)
         if job.overwrite:
             refuse_live(Path(job.output))
-    if known := problem_size(job):
-        check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
     x0 = problem.initial(job.seed)
     n = problem.clients

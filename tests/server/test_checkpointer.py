@@ -60,7 +60,7 @@ class Scene:
 
     def __init__(self, path: Path, faults: Faults) -> None:
         self.writer, self.ranks = writer(path), Ranks(folder_of(path))
-        evaluator: Any = SimpleNamespace(pending=lambda: (0, nan, []), reached=False, rows_per_evaluation=dict)
+        evaluator: Any = SimpleNamespace(pending=lambda: (0, nan, None, []), reached=False, rows_per_evaluation=dict)
         schedule = ScheduleState(ClockState(0.0, [], [], [], [], []), 0, 0, 0, 0, 0, 0.0, 0, 0, 0)
         plan: Any = SimpleNamespace(save=lambda: schedule)
         self.clients = ClientTable(2)
