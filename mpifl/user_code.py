@@ -41,9 +41,10 @@ def import_object(key: str, name: str, kind: str) -> Any:
 
 def import_name(key: str, thing: Any) -> str:
     """The name "package.module:name" of a function or class. Raises ConfigError(key, ...) where it has none."""
-    name = f"{thing.__module__}:{thing.__qualname__}"
+    module, qualified = (getattr(thing, key, type(thing).__name__) for key in ("__module__", "__qualname__"))
+    name = f"{module}:{qualified}"
     with contextlib.suppress(AttributeError, KeyError):
-        if attrgetter(thing.__qualname__)(sys.modules[thing.__module__]) is thing:
+        if attrgetter(qualified)(sys.modules[module]) is thing:
             return name
     text = "a function or class at the top level of a module or notebook, where ranks and replays find it by name"
     raise ConfigError(key, name, text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +79,31 @@ def test_a_class_in_place_of_its_name() -> None:
     assert mpifl.open_run("results/own.h5").config["algorithm"]["name"] == f"{__name__}:Moving"
 
 
-def test_a_class_that_no_name_leads_to_is_refused() -> None:
-    class Local(Moving):
+class Local:
+    class Made(Moving):
         pass
 
-    with pytest.raises(mpifl.ConfigError, match=r"^algorithm\.name=.*Local: a function or class at the top level"):
-        mpifl.run(JOB, algorithm={"name": Local})
+    def entry(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("thing", "name"),
+    [
+        (type("Lost", (Moving,), {}), "Lost"),
+        (lambda: None, "<lambda>"),
+        (Local().entry, "Local.entry"),
+        (partial(moved, 1), "partial"),
+    ],
+)
+def test_what_no_name_leads_to_is_refused(thing: Any, name: str) -> None:
+    text = f":{name}: a function or class at the top level of a module or notebook"
+    for key, given in (
+        ("algorithm.name", {"algorithm": {"name": thing}}),
+        ("problem.entry", {"problem": {"entry": thing}}),
+    ):
+        with pytest.raises(mpifl.ConfigError, match=f"^{re.escape(key)}=.*{re.escape(text)}"):
+            mpifl.load_job(JOB, **given)
+    assert mpifl.load_job(JOB, algorithm=Local.Made).algorithm == Local.Made(), "found inside another class"
 
 
 SCRIPT = """

@@ -83,8 +83,9 @@ def keep_segments(folder: Path, segments: Sequence[Segment], read: ReadRows) -> 
     kept = list[Segment]()
     for segment in segments:
         path, first = folder / segment.name, row_counts(kept)
-        try:
+        with contextlib.suppress(OSError):  # it is missing, or somebody else's
             os.utime(path, follow_symlinks=False)
+        try:
             whole = regular_size(path, follow_links=False) == segment.bytes
         except FileNotFoundError:
             whole = False

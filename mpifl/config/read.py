@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -107,7 +106,7 @@ def _plain(value: Any, key: str = "") -> Any:
         return {str(name): _plain(each, f"{key}.{name}" if key else str(name)) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each, key) for each in value]
-    if isinstance(value, type | FunctionType):
+    if callable(value):
         return import_name(key, value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
