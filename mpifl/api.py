@@ -275,6 +275,7 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
             check_optimizer(job.problem, optimizer)
     if problem:
         check_evaluation(job, problem)
+        problem.check_batches(job.algorithm.passes_over_rows())
     notes = [_memory_note(job, problem, process)]
     if (folder := job.memory.folder) is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         notes.append(f"memory.folder: on this host {folder} is no folder in which a file can be made")

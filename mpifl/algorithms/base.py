@@ -411,6 +411,10 @@ class Algorithm(Config):
         """The optimiser of torch.optim that clients take local steps with; None: they use none."""
         return None
 
+    def passes_over_rows(self) -> bool:
+        """Whether local steps are passes over a client's rows, whose last batch may be smaller than the others."""
+        return False
+
     # -- server side: client failures ----------------------------------------------------------------------------------
     def on_client_lost(self, server: State, i: int) -> None:
         """Called when client i is lost: of an algorithm with rounds, a member of the current one that has not answered.

@@ -155,6 +155,12 @@ class Problem:
         """Client i's C-contiguous arrays, views where there is one big array."""
         raise NotImplementedError
 
+    def check_batches(self, passes: bool) -> None:
+        """Raises ConfigError where clients have batches of one row, which the model cannot take.
+
+        passes: batches are those of passes over the client's rows, as with `local_epochs`.
+        """
+
     def raw_shard(self, i: int) -> list[np.ndarray]:
         """Client i's arrays as they are sent to its rank, where `Model.scale_shard` makes `shard(i)` of them."""
         return self.shard(i)

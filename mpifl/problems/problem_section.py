@@ -46,6 +46,8 @@ class ProblemConfig(Config):
     """Regulariser nu: nu/2 ||w||^2 is added to every client's loss (the bias is left out)."""
     batch_size: PositiveInt | None = None
     """Rows b in one local step's batch; null, or b >= s_i: all of the client's rows."""
+    drop_last: bool = False
+    """With local_epochs, leave out the last batch of each pass where it has fewer rows than the others."""
     evaluation_rows: PositiveInt | None = None
     """Most training rows, most test rows, most validation rows, and most of the clients' own test rows together, that
     losses and accuracies are evaluated on, drawn once; null: all."""

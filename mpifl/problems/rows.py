@@ -411,10 +411,11 @@ class Batches:
         self.share = self.samples / (meta.get("total") or sum(meta["samples"]))
         most = settings.batch_size
         self.batch = most if most and most < self.samples else self.samples
+        self._end = self.samples - self.samples % self.batch if settings.drop_last else self.samples
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """The rows of each local step: `steps` batches, each drawn afresh without replacement, or where `epochs` is
-        given so many passes over the shuffled rows with the last, smaller batch kept."""
+        given so many passes over the shuffled rows, the last, smaller batch included unless `problem.drop_last`."""
         s, b = self.samples, self.batch
         if b == s:
             return [slice(None)] * (steps if epochs is None else epochs)
@@ -422,7 +423,7 @@ class Batches:
         if epochs is None:
             return [generator.choice(s, b, replace=False, shuffle=False) for _ in range(steps)]
         passes = (generator.permutation(s) for _ in range(epochs))
-        return [rows[k : k + b] for rows in passes for k in range(0, s, b)]
+        return [rows[k : k + b] for rows in passes for k in range(0, self._end, b)]
 
 
 class RowObjective(Batches):

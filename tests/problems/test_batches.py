@@ -15,8 +15,8 @@ from mpifl.problems.models import Logistic
 from mpifl.problems.problem_section import ProblemConfig
 
 
-def client(samples: int, batch: int | None, i: int = 0, seed: int = 0) -> Any:
-    config = ProblemConfig(clients=2, batch_size=batch)
+def client(samples: int, batch: int | None, i: int = 0, seed: int = 0, drop_last: bool = False) -> Any:
+    config = ProblemConfig(clients=2, batch_size=batch, drop_last=drop_last)
     meta = {"samples": [samples, samples], "clients": 2, "layout": [["W", [3, 2]]]}
     shard: list[Any] = [np.zeros((samples, 3), np.float32), np.zeros(samples, np.int64)]
     return Logistic().objective(config, meta, shard, i, seed)
@@ -43,6 +43,18 @@ def test_epochs(samples: int, batch: int, epochs: int) -> None:
         one = found[k * each : (k + 1) * each]
         assert sorted(np.concatenate(one).tolist()) == list(range(samples))
         assert [len(rows) for rows in one[:-1]] == [b] * (each - 1)
+
+
+@pytest.mark.parametrize(("samples", "batch"), [(17, 8), (16, 8), (9, 2), (5, 8)])
+def test_drop_last_leaves_out_smaller_batches_alone(samples: int, batch: int) -> None:
+    """The batches are those of a run without it, less the smaller ones. A client with one batch keeps it."""
+    kept, every = (client(samples, batch, drop_last=drop).batches(3, 1, 2) for drop in (True, False))
+    if samples < batch:
+        assert kept == every == [slice(None)] * 2
+        return
+    assert len(kept) == 2 * (samples // batch)
+    full = [rows.tolist() for rows in every if len(rows) == batch]
+    assert [rows.tolist() for rows in kept] == full
 
 
 @pytest.mark.parametrize("batch", [None, 20, 21])

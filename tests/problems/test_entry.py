@@ -279,3 +279,46 @@ def test_a_gpu_where_there_is_none() -> None:
     config = configured("regression", torch=Torch(device="cuda"))
     with pytest.raises(ConfigError, match=r"problem.torch.device=cuda: cpu: torch finds no GPU on "):
         hosted(config, problems.load(config))
+
+
+def normed(sizes: tuple[int, ...] = (8, 9)) -> tuple[Any, ...]:
+    """Batch norm after a dense layer, which takes no batch of one row."""
+    draw = np.random.default_rng(0)
+    rows = [tensors((draw.standard_normal((s, 3)).astype(np.float32), np.arange(s) % 2)) for s in sizes]
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), cross_entropy, rows
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ([], "batch_size=4: client 1 has 9 rows, and its last batch of each pass one row, for which the module fails"),
+        (["problem.drop_last=true"], ""),
+        (["problem.batch_size=5"], ""),
+        (["algorithm.solver=gd"], ""),  # its only batch is all rows
+        (["algorithm.local_epochs=null", "algorithm.local_steps=3"], ""),
+    ],
+)
+def test_a_last_batch_of_one_row_is_refused_before_the_run_or_left_out(
+    tmp_path: Any, overrides: list[str], says: str
+) -> None:
+    import mpifl
+
+    job = {
+        "problem": {"entry": f"{__name__}:normed", "batch_size": 4}, "stop": {"updates": 4},
+        "algorithm": {"name": "fedavg", "local_epochs": 1, "step_size": 0.1}, "name": "normed", "seed": 0,
+        "output": str(tmp_path / "normed.h5"),
+    }  # fmt: skip
+    if says:
+        with pytest.raises(ConfigError, match=says) as caught:
+            mpifl.run(job, *overrides)
+        assert "problem.drop_last=true" in str(caught.value) and not (tmp_path / "normed.h5").exists()
+    else:
+        run = mpifl.run(job, *overrides)
+        assert run.status == "completed" and (run.clients.state == "live").all() and len(run.updates) == 4
+
+
+def test_a_gradient_of_more_rows_than_one_piece_has_no_piece_of_one_row() -> None:
+    config = ProblemConfig(entry=f"{__name__}:normed", options={"sizes": [4097]})
+    problem = problems.load(config)
+    one = problems.objective(config, problem.meta, problem.shard(0), 0, 0)
+    assert np.isfinite(one.gradient(problem.initial(0))).all()

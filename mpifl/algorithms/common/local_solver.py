@@ -278,6 +278,9 @@ class LocalTraining(Algorithm):
     def torch_optimizer(self) -> OptimizerSettings | None:
         return self.solver.settings if isinstance(self.solver, TorchSolver) else None
 
+    def passes_over_rows(self) -> bool:
+        return self.local_epochs is not None and not isinstance(self.solver, Gd)
+
     def client_step(self, objective: Objective, step_size: float | None = None) -> float:
         """The step of client i: `step_size` (None: the field) times the factor w_i of `step_weights`.
 

@@ -43,7 +43,7 @@ from mpifl.problems.torch.module_objective import (
     measure,
     seed_draws,
 )
-from mpifl.problems.torch.module_problem import seeded
+from mpifl.problems.torch.module_problem import check_one_row, seeded
 from mpifl.problems.torch.predictions import Prediction, find_prediction
 from mpifl.rng import stream
 
@@ -117,6 +117,9 @@ class EntryProblem(Problem):
     def shard(self, i: int) -> list[np.ndarray]:
         """[]: a rank gets its rows from the user's function."""
         return []
+
+    def check_batches(self, passes: bool) -> None:
+        check_one_row(self._shared, self._settings, self.samples, passes, lambda i: self.rows[i].take(slice(0, 1)))
 
     def begin_evaluation(self, version: int) -> None:
         if self.draws:

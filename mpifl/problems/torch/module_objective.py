@@ -206,16 +206,12 @@ class TorchObjective(Batches):
         self.shared.flat.update_buffers(y)
 
     def _values(self, rows: Any, exact: bool = False) -> Iterator[tuple[Tensor, float]]:
-        """Mean losses of a batch (null: all rows), in pieces of at most MAX_ROWS rows, and each piece's share of it."""
-        if isinstance(rows, np.ndarray):
-            rows, total = [rows[k : k + MAX_ROWS] for k in range(0, len(rows), MAX_ROWS)], len(rows)
-        else:
-            total = self.samples
-            rows = [slice(k, min(k + MAX_ROWS, total)) for k in range(0, total, MAX_ROWS)]
-        for piece in rows:
+        """Mean losses of a batch (null: all rows), in pieces of some MAX_ROWS rows, and each piece's share of it."""
+        total = len(rows) if isinstance(rows, np.ndarray) else self.samples
+        for begin, end in pieces(total, MAX_ROWS):
+            piece = rows[begin:end] if isinstance(rows, np.ndarray) else slice(begin, end)
             x, y = (to_device(part, self.shared.device) for part in self._take(piece))
-            count = len(piece) if isinstance(piece, np.ndarray) else piece.stop - piece.start
-            yield self.shared.value(x, y, exact), count / total
+            yield self.shared.value(x, y, exact), (end - begin) / total
 
     def _take(self, rows: Any) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a batch, in a contact with its draws."""
@@ -303,10 +299,11 @@ def class_scores(shared: Shared, rows: Examples) -> tuple[np.ndarray, np.ndarray
 
 def outputs(shared: Shared, rows: Examples) -> Iterator[tuple[Tensor, Any, int]]:
     """The module's outputs, the targets and the number of rows, of some rows at a time."""
-    ends = [
-        *range(EVALUATION_ROWS, len(rows) - 1, EVALUATION_ROWS),
-        len(rows),
-    ]  # no last piece of one row, which norms cannot look at
-    for begin, end in pairwise([0, *ends]):
+    for begin, end in pieces(len(rows), EVALUATION_ROWS):
         x, y = (to_device(part, shared.device) for part in rows.take(slice(begin, end)))
         yield shared.flat.module(x), y, end - begin
+
+
+def pieces(rows: int, most: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of pieces of `most` rows; a last one of one row, which batch norm cannot take, joins the others."""
+    yield from pairwise([0, *range(most, rows - 1, most), rows])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,11 +90,47 @@ class TorchProblem(RowProblem):
         assert found is not None
         return found[1]
 
+    def check_batches(self, passes: bool) -> None:
+        def row(i: int) -> tuple[torch.Tensor, torch.Tensor]:
+            rows = slice(self._bounds[i], self._bounds[i] + 1)
+            return examples(self._x[rows], self._y[rows], self._shape, self._text, CPU).take(slice(None))
+
+        check_one_row(self._shared, self._settings, self.samples, passes, row)
+
     def gradient_norm(self, x: np.ndarray) -> float:
         meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
         rows = examples(self._x, self._y, self._shape, self._text, CPU)
         whole = TorchObjective(self._shared, self._settings, meta, 0, 0, rows, None)
         return float(np.linalg.norm(to_numpy(whole.measured_gradient(x))))
+
+
+def check_one_row(
+    shared: Shared, settings: ProblemSettings, samples: np.ndarray, passes: bool,
+    row: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
+) -> None:  # fmt: skip
+    """Raises ConfigError where a client has batches of one row, and the module in training does not take one.
+
+    samples: (n,) the clients' numbers of rows. passes: whether clients pass over their rows. row: a client's first row.
+    """
+    batch = np.minimum(samples, settings.batch_size or samples)
+    last = samples % batch if passes and not settings.drop_last else 0 * samples
+    single = np.flatnonzero((batch == 1) | (last == 1))
+    if not len(single):
+        return
+    i = int(single[0])
+    shared.flat.train()
+    try:
+        with torch.no_grad():
+            seeded(0, lambda: shared.value(*row(i)))
+    except Exception as error:  # whatever a user's module raises
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        where = "batches" if batch[i] == 1 else "last batch of each pass"
+        remedy = "set problem.drop_last=true, or another batch size" if batch[i] > 1 else "choose another batch size"
+        if samples[i] == 1:
+            remedy = "leave out such clients, or use a norm that takes one row, such as GroupNorm or LayerNorm"
+        wrong = f"client {i} has {samples[i]} rows, and its {where} one row, for which the module fails ({reason})"
+        text = f"{wrong}; expected batches of two rows or more; {remedy}"
+        raise ConfigError("problem.batch_size", settings.batch_size, text) from error
 
 
 def mapped(file: Path | str) -> np.ndarray:
