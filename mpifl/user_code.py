@@ -8,7 +8,8 @@ import importlib
 import os
 import sys
 import sysconfig
-from importlib.util import cache_from_source
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import cache_from_source, module_from_spec
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import Any
 from mpifl.errors import ConfigError
 
 _sources: dict[str, tuple[int, int]] = {}  # imported module: time and size of its file when it was seen first
+STANDARD_LIBRARY = {*sys.stdlib_module_names, "test"}  # Python leaves its tests out of that list
 LIBRARIES = (os.path.dirname(__file__), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
@@ -26,7 +28,7 @@ def import_object(key: str, name: str, kind: str) -> Any:
     found: Any = None
     try:
         _forget_edited()
-        found = importlib.import_module(module)
+        found = import_own(module)
         _sources.update({own: _stamp(file) for own, file in _own_files().items() if own not in _sources})
         return attrgetter(attribute)(found)
     except Exception as error:  # a user's module may raise anything when it is imported
@@ -37,6 +39,41 @@ def import_object(key: str, name: str, kind: str) -> Any:
         elif near := difflib.get_close_matches(attribute, known, 1):
             reason += f"; did you mean {near[0]}?"
         raise ConfigError(key, name, f"an importable package.module:{kind} ({reason})") from error
+
+
+def import_own(name: str) -> ModuleType:
+    """Imports the module "package.module"; raises whatever it raises.
+
+    A file test.py in the working directory is imported in place of Python's package of that name, as for a script in
+    that directory. Only the module that is named is: other imports find the standard library.
+    """
+    if spec := find_own(name):
+        before = sys.modules.get(spec.name)
+        module = sys.modules[spec.name] = module_from_spec(spec)
+        try:
+            assert spec.loader
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[spec.name]
+            if before:
+                sys.modules[spec.name] = before
+            raise
+    return importlib.import_module(name)
+
+
+def find_own(name: str) -> ModuleSpec | None:
+    """The first part of a module's name, where it is in the working directory and has not been imported from there.
+
+    A module that has been imported from elsewhere stays, unless it is one of the standard library.
+    """
+    first = name.partition(".")[0]
+    spec = PathFinder.find_spec(first, [os.getcwd()])
+    if spec is None or spec.origin is None:  # no folder without __init__.py
+        return None
+    loaded = sys.modules.get(first)
+    if loaded is None or (first in STANDARD_LIBRARY and getattr(loaded, "__file__", None) != spec.origin):
+        return spec
+    return None
 
 
 def import_name(key: str, thing: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from mpifl.config.registry import FAMILIES
 from mpifl.errors import ConfigError
+from mpifl.user_code import find_own
 
 log = logging.getLogger(__package__)
 CODE_KEYS = {"name", "entry", *FAMILIES}  # keys whose value may be "package.module:Class" or ":function"
@@ -90,7 +91,7 @@ def check_trusted(
 
 
 def module_location(module: str) -> str:
-    """The file that `import module` would run, "built-in" or "nowhere". Imports nothing, not even its packages."""
+    """The file that `import_own` would run, "built-in" or "nowhere". Imports nothing, not even its packages."""
     path, name = None, ""
     spec = None
     for part in module.split("."):
@@ -104,6 +105,8 @@ def module_location(module: str) -> str:
 
 
 def _find(name: str, path: Any) -> Any:
+    if path is None and (spec := find_own(name) or getattr(sys.modules.get(name), "__spec__", None)):
+        return spec
     if path is not None and not list(path):
         return None
     for finder in sys.meta_path:
