@@ -15,25 +15,35 @@ MAX_TRACEBACK = 8000  # characters printed of a traceback; MAX_PART of each of i
 class ConfigError(ValueError):
     """Bad input: command line, job, data or file. Printed as one line; the exit code is 2.
 
-    `key` is the configuration key (or the kind of file), `value` what was given, `expected` what would be right.
-    A section raises it with its own field's name; the reader of the job adds the section's key with `under`.
+        key=value: what is wrong; expected what would be right; what to do
+
+    `key` is the configuration key (or the kind of file), `value` what was given. At least one of `expected` and
+    `remedy` is given; where one says it all, the other is left out. A section raises it with its own field's name; the
+    reader of the job adds the section's key with `under`.
     """
 
-    def __init__(self, key: str, value: object, expected: str) -> None:
-        self.key, self.value, self.expected = key, value, expected
-        super().__init__(key, value, expected)
+    def __init__(self, key: str, value: object, wrong: str, expected: str = "", remedy: str = "") -> None:
+        self.key, self.value, self.wrong, self.expected, self.remedy = key, value, wrong, expected, remedy
+        super().__init__(key, value, wrong, expected, remedy)
+
+    @property
+    def text(self) -> str:
+        """The line without key and value."""
+        return "; ".join(filter(None, [self.wrong, self.expected and f"expected {self.expected}", self.remedy]))
 
     def __str__(self) -> str:
         from mpifl.safe_input import printable
 
-        key, value, expected = (" ".join(str(part).split()) for part in (self.key, self.value, self.expected))
-        return (
-            f"{printable(key, most=MAX_PART)}={printable(value, most=MAX_PART)}: {printable(expected, most=MAX_LINE)}"
-        )
+        key, value, text = (" ".join(str(part).split()) for part in (self.key, self.value, self.text))
+        return f"{printable(key, most=MAX_PART)}={printable(value, most=MAX_PART)}: {printable(text, most=MAX_LINE)}"
 
     def under(self, section: str) -> ConfigError:
         """Returns the same error with its key inside `section`."""
-        return ConfigError(f"{section}.{self.key}" if self.key else section, self.value, self.expected)
+        return self.of(f"{section}.{self.key}" if self.key else section, self.value)
+
+    def of(self, key: str, value: object) -> ConfigError:
+        """Returns the same error of another key and value."""
+        return ConfigError(key, value, self.wrong, self.expected, self.remedy)
 
 
 @contextmanager

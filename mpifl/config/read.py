@@ -190,7 +190,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         return key, _parsed("override", text, f"value: {value}")["value"]
     except ConfigError as error:
-        raise ConfigError(key, value, error.expected) from None
+        raise error.of(key, value) from None
 
 
 def set_key(values: dict[str, Any], key: str, value: Any) -> None:

@@ -138,8 +138,8 @@ def report_ready(comm: MPI.Comm, facts: Mapping[str, Any]) -> None:
 
 def report_error(comm: MPI.Comm, error: ConfigError) -> NoReturn:
     """Reports why this rank's clients cannot be built; raises Released once rank 0 has ended the command."""
-    expected = f"{shorten(error.expected, 2000)} (rank {comm.rank})"
-    _reply(comm, {"error": [error.key, shorten(str(error.value), 500), expected]})
+    wrong, *rest = (shorten(part, 800) for part in (error.wrong, error.expected, error.remedy))
+    _reply(comm, {"error": [error.key, shorten(str(error.value), 500), f"rank {comm.rank}: {wrong}", *rest]})
     await_release(comm)
 
 
@@ -179,7 +179,9 @@ def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
 
     text = json.dumps(reply).encode()
     if len(text) > REPLY_BYTES:
-        text = json.dumps({"error": ["rank", comm.rank, "an error message that is short enough to send"]}).encode()
+        text = json.dumps(
+            {"error": ["rank", comm.rank, "its error message is too long to be sent", "", "see its output"]}
+        ).encode()
     wait(comm.Isend(text, 0, SETUP), longest=LONGEST_IDLE)
 
 
@@ -289,7 +291,7 @@ class Handshake:
             self._watch = None
         error: list[str] = []
         if isinstance(result.error, ConfigError):
-            error = [result.error.key, str(result.error.value), result.error.expected]
+            error = [*map(str, result.error.args)]
         elif result.error:
             error = [str(result.error)]
         fields = {"code": result.code, "error": error, "output": result.output}

@@ -191,7 +191,8 @@ def test_bad_user(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: s
 def test_nothing_there(tmp_path: Path) -> None:
     for name in ("sent140", "leaf-shakespeare"):
         with pytest.raises(
-            ConfigError, match=f"^problem.data.path={name}: an existing folder, also searched under {tmp_path}$"
+            ConfigError,
+            match=f"^problem.data.path={name}: there is no such folder .* under the data root {tmp_path}; expected",
         ):
             DATA[name]().read(tmp_path, False, None)
         with pytest.raises(ConfigError, match=rf"^data file={tmp_path}/train/\*.json: at least one json file$"):

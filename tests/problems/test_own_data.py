@@ -10,6 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
+import mpifl
+from mpifl.config.read import job_from_dict, job_to_dict
 from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load
 from mpifl.problems.data import Folder, Leaf
@@ -76,7 +78,7 @@ def test_bad_leaf(tmp_path: Path, users: dict[str, Any]) -> None:
 
 
 def test_broken_leaf(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"problem.data.path=: a folder"):
+    with pytest.raises(ConfigError, match=r"problem.data.path=: missing; expected the path of a folder"):
         load(ProblemConfig(data=Leaf()))
     (tmp_path / "train").mkdir()
     with pytest.raises(ConfigError, match="at least one json file"):
@@ -133,7 +135,7 @@ def test_files_that_are_left_out_are_named_in_one_line(tmp_path: Path, caplog: p
     load(ProblemConfig(data=Folder(path=str(tmp_path))))
     assert caplog.messages == [f"{tmp_path}: 1 file is left out, such as c\\x1b.parquet; {read}"]
     (tmp_path / "a.npz").unlink()
-    with pytest.raises(ConfigError, match=r"at least one file that ends in .*: it has 1 others, such as c"):
+    with pytest.raises(ConfigError, match=r"no file ends in .*; it has 2 others, such as c"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
@@ -158,16 +160,19 @@ def test_two_signs_are_two_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "text"),
     [
-        ({"x": np.ones((2, 3))}, "an array y"),
-        ({"x": np.ones(3), "y": [0, 1, 1]}, "rows, features"),
-        ({"x": np.ones((2, 3)), "y": [0.0, 1.0]}, "2 integers"),
-        ({"x": np.ones((2, 3)), "y": [0, 1, 1]}, "2 integers"),
-        ({"x": np.ones((2, 3)), "y": [0, -1]}, "0 and above"),
-        ({"x": np.ones((2, 3)), "y": [0, 2**40]}, "y below 1000000"),
-        ({"x": np.ones((2, 3)), "y": np.array([1, 2**64 - 1], np.uint64)}, "y below 1000000"),
-        ({"x": np.full((2, 3), np.inf), "y": [0, 1]}, "finite"),
-        ({"x": np.ones((2, 3)), "y": [0, 1], "x_test": np.ones((1, 3))}, "an array y_test"),
-        ({"x": np.ones((0, 3)), "y": np.zeros(0, int)}, "at least one row"),
+        ({"x": np.ones((2, 3))}, "no array y; it has x; expected the arrays x and y"),
+        ({"x": np.ones(3), "y": [0, 1, 1]}, r"x is float64 of shape \(3,\); expected numbers of shape"),
+        ({"x": np.ones((2, 3)), "y": [0, 0.5]}, r"y\[1\] is 0.5, which is no class; expected .*problem.entry"),
+        ({"x": np.ones((2, 3)), "y": [0, 1, 1]}, r"y has the shape \(3,\), and x 2 rows; expected 2"),
+        ({"x": np.ones((2, 3)), "y": [0, -1]}, "it has the label -1; expected whole numbers from 0"),
+        ({"x": np.ones((2, 3)), "y": [0, 2**40]}, "the largest label is 1099511627776; expected labels"),
+        ({"x": np.ones((2, 3)), "y": np.array([1, 2**64 - 1], np.uint64)}, "expected labels below 1000000"),
+        ({"x": np.full((2, 3), np.inf), "y": [0, 1]}, r"x\[0, 0\] is inf; expected finite numbers"),
+        (
+            {"x": np.ones((2, 3)), "y": [0, 1], "x_test": np.ones((1, 3))},
+            "no array y_test; it has x, x_test, y; expected",
+        ),
+        ({"x": np.ones((0, 3)), "y": np.zeros(0, int)}, "x has no rows; expected at least one row"),
     ],
 )
 @pytest.mark.parametrize("kind", ["npz", "h5"])
@@ -182,7 +187,7 @@ def test_damaged_file(tmp_path: Path, kind: str) -> None:
     write(tmp_path / f"a.{kind}", x=np.random.default_rng(0).random((200, 3)), y=np.zeros(200, int))
     for content in ((tmp_path / f"a.{kind}").read_bytes()[:1500], b"nothing", b""):
         (tmp_path / f"a.{kind}").write_bytes(content)
-        with pytest.raises(ConfigError, match=f"a.{kind}: an undamaged file"):
+        with pytest.raises(ConfigError, match=f"a.{kind}: cannot be read: .*; expected an undamaged .{kind} file"):
             load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
@@ -201,12 +206,196 @@ def test_numbers_beyond_the_type(tmp_path: Path) -> None:
 
 
 def test_folder_without_files_or_with_a_client_without_rows(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="at least one file"):
+    with pytest.raises(ConfigError, match=r"no file ends in .*; expected a file for each client, or a folder"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
     write(tmp_path / "a.npz", x=np.ones((0, 3)), y=np.zeros(0, int))
     write(tmp_path / "b.npz", x=np.ones((1, 3)), y=np.zeros(1, int))
-    with pytest.raises(ConfigError, match=r"a\.npz: at least one row of x"):
+    with pytest.raises(ConfigError, match=r"a\.npz: x has no rows; expected at least one row"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
     write(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
     with pytest.raises(ConfigError, match=r"problem.clients=5: 2, as the data have them"):
         load(ProblemConfig(data=Folder(path=str(tmp_path)), clients=5))
+
+
+LABELS = np.array(["cat", "dog", "cow", "cat"])
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+@pytest.mark.parametrize(
+    ("labels", "right"), [("sorted", [0, 2, 1, 0]), ({"cat": 0, "cow": 2, "dog": 1}, [0, 1, 2, 0])]
+)
+def test_text_labels_are_classes_by_name(tmp_path: Path, kind: str, labels: Any, right: list[int]) -> None:
+    """Another client has no cat, and its classes are the same."""
+    text = LABELS if kind == "npz" else LABELS.astype("S")
+    write(tmp_path / f"a.{kind}", x=np.ones((4, 3)), y=text, x_test=np.ones((1, 3)), y_test=text[2:3])
+    write(tmp_path / f"b.{kind}", x=np.ones((2, 3)), y=text[1:3])
+    problem = load(ProblemConfig(data=Folder(path=str(tmp_path), labels=labels)))
+    assert problem.shard(0)[1].tolist() == right and problem.shard(1)[1].tolist() == right[1:3]
+    assert problem.shard(0)[3].tolist() == right[2:3] and problem.d == 3 * 3
+
+
+def test_numbers_may_be_named_too_and_classes_without_rows_count(tmp_path: Path) -> None:
+    write(tmp_path / "a.npz", x=np.ones((3, 2)), y=[30, 7, 30])
+    for labels, right, classes in (("sorted", [1, 0, 1], 2), ({7: 4, 30: 0}, [0, 4, 0], 5)):
+        problem = load(ProblemConfig(data=Folder(path=str(tmp_path), labels=labels)))
+        assert problem.shard(0)[1].tolist() == right and problem.d == 2 * classes
+
+
+def test_labels_of_a_job_file_come_back_the_same() -> None:
+    data = {"name": "folder", "path": "sites", "labels": {"cat": 0, 7: 1}}
+    job = mpifl.load_job(
+        {"name": "x", "seed": 0, "problem": {"data": data}, "algorithm": {"name": "fedavg", "step_size": 1},
+         "stop": {"updates": 1}, "output": "x.h5"}
+    )  # fmt: skip
+    assert isinstance(job.problem.data, Folder) and job.problem.data.labels == {"cat": 0, "7": 1}
+    assert job_from_dict(job_to_dict(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (None, "the labels are text, such as cat; expected whole numbers from 0; set problem.data.labels=sorted"),
+        ({"cat": 0, "cow": 1}, "the label dog has no class; expected one of cat, cow; add it to problem.data.labels"),
+    ],
+)
+def test_text_labels_without_classes_name_the_file(tmp_path: Path, labels: Any, says: str) -> None:
+    write(tmp_path / "a.npz", x=np.ones((4, 3)), y=LABELS)
+    with pytest.raises(ConfigError, match=f"data file={tmp_path}/a.npz: {says}"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path), labels=labels)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ("sort", "labels=sort: neither a section nor sorted; expected {label: class"),
+        ({}, "labels={}: neither"),
+        ({True: 0}, "labels that YAML reads as true or false; expected names; write such names in quotes"),
+        ({"cat": -1}, "labels.cat=-1: no class; expected an integer from 0"),
+        ({"cat": "0"}, "labels.cat=0: no class"),
+    ],
+)
+def test_wrong_classes_of_labels(labels: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Folder(path="x", labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"y": np.array(["cat", "dog"], object)}, "y holds Python objects; expected .*; save y.astype.str."),
+        ({"x": np.array([[1, 2], [3, None]])}, "x holds Python objects; expected numbers; save x.astype.float."),
+        ({"x": np.array([[1, 2], [3, np.nan]])}, r"x\[1, 1\] is nan; expected finite numbers; leave out such rows"),
+        ({"x": np.array([["1", "2"], ["3", "4"]])}, r"x is <U1 of shape \(2, 2\); expected numbers"),
+        ({"y": [0.0, np.nan]}, r"y\[1\] is nan, which is no class"),
+    ],
+)
+def test_what_is_no_number_names_the_file_and_the_place(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
+    write(tmp_path / "a.npz", x=np.ones((2, 2)), y=[0, 1])
+    write(tmp_path / "b.npz", **{"x": np.ones((2, 2)), "y": [0, 1], **arrays})
+    with pytest.raises(ConfigError, match=f"data file={tmp_path}/b.npz: {says}"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+
+
+def test_text_of_variable_length_says_how_to_save_it(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", x=np.ones((2, 2)), y=["cat", "dog"])
+    with pytest.raises(ConfigError, match=r"a.h5: y holds values of variable length; .*; save y.astype\('S'\)"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path), labels="sorted")))
+
+
+def test_whole_numbers_that_are_floating_are_labels(tmp_path: Path) -> None:
+    write(tmp_path / "a.npz", x=np.ones((2, 3)), y=[2.0, 0.0])
+    assert load(ProblemConfig(data=Folder(path=str(tmp_path)))).shard(0)[1].tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("channels", [None, 1, 3])
+def test_images_have_a_shape_channels_first(tmp_path: Path, channels: int | None) -> None:
+    """Row k has the pixel (c, h, w) at c height width + h width + w, as the sets that come with mpifl."""
+    shape = (5, 2, 4) if channels is None else (5, 2, 4, channels)
+    images = np.arange(np.prod(shape)).reshape(shape)
+    write(tmp_path / "a.npz", x=images, y=np.arange(5) % 2, x_test=images[:1], y_test=[0])
+    rows = Folder(path=str(tmp_path)).read(tmp_path, False, None)
+    c = channels or 1
+    assert rows.shape == (c, 2, 4) and rows.x.shape == (5, c * 8) and rows.x_test.shape == (1, c * 8)
+    whole = images.reshape(5, 2, 4, c)
+    for k, channel, h, w in ((0, 0, 0, 0), (4, c - 1, 1, 2), (2, 0, 0, 3)):
+        assert rows.x[k, channel * 8 + h * 4 + w] == whole[k, h, w, channel]
+
+
+def test_images_with_channels_first_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.npz", x=np.ones((5, 3, 8, 8)), y=np.zeros(5, int))
+    with pytest.raises(ConfigError, match=r"3 channels before height and width; .*; save x.transpose\(0, 2, 3, 1\)"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+
+
+def test_a_file_with_rows_of_another_shape_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.npz", x=np.ones((2, 3)), y=[0, 1])
+    write(tmp_path / "b.npz", x=np.ones((2, 4)), y=[0, 1])
+    with pytest.raises(ConfigError, match=r"b.npz: its rows have the shape \(4,\), and those of .*/a.npz \(3,\)"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+
+
+def test_tables_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
+    """The second has its columns in another order, a byte order mark and CRLF; numbers are read to the last bit."""
+    (tmp_path / "a.csv").write_text("kind,b,a\ncat,0.1,3\ndog,1e-3,4\n")
+    (tmp_path / "b.CSV").write_bytes(b'\xef\xbb\xbfa,"b",kind\r\n5,6,dog\r\n')
+    data = Folder(path=str(tmp_path), target="kind", labels="sorted")
+    problem = load(ProblemConfig(data=data, dtype="float64"))
+    assert problem.shard(0)[0].tolist() == [[0.1, 3], [1e-3, 4]] and problem.shard(0)[1].tolist() == [0, 1]
+    assert problem.shard(1)[0].tolist() == [[6, 5]] and problem.shard(1)[1].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        ("a,b,kind\n1,,0\n", "column b has '' in row 1, which is no number"),
+        ("a,b,kind\n1,2,0\n1,x,0\n", "column b has 'x' in row 2, which is no number; expected numbers in all columns"),
+        ("a,b,kind\n1,2,\n", "column kind has no value in row 1"),
+        ("a,c,kind\n1,2,0\n", "column b is either here or in .*a.csv; expected the same columns in all files"),
+        (",a,b,kind\n0,1,2,0\n", "the first line is , a, b, kind; expected a header .*index=False"),
+        ("a,a,kind\n1,2,0\n", "the first line is a, a, kind; expected a header with a name for each column"),
+        ("a,b,kind\n1,2,0,7\n", "row 1 has 4 values; expected one for each of the 3 columns"),
+        ('a,b,kind\n1,2,"0\n', "cannot be read: .*; expected an undamaged .csv file"),
+        ("a,b,kind\n1,nan,0\n", r"x\[0, 1\] is nan"),
+        ("a,b,kind\n", "x has no rows"),
+        ("1,2,0\n1,2,0\n", "has no such column; it has 1, 2, 0; expected a column of the first line"),
+        ("", "has no such column; it has none"),
+    ],
+)
+def test_a_table_that_is_wrong_is_named(tmp_path: Path, second: str, says: str) -> None:
+    (tmp_path / "a.csv").write_text("a,b,kind\n1,2,0\n1,2,1\n")
+    (tmp_path / "b.csv").write_text(second)
+    with pytest.raises(ConfigError, match=f"b.csv.*{says}"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
+
+
+def test_the_target_is_for_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,kind\n1,0\n")
+    with pytest.raises(ConfigError, match=r"problem.data.target=None: not given, and .*a.csv is a table; expected"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    (tmp_path / "a.csv").unlink()
+    write(tmp_path / "a.h5", x=np.ones((2, 3)), y=[0, 1])
+    with pytest.raises(ConfigError, match=r"problem.data.target=kind: .* has no .csv file, .*; expected null"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
+
+
+def test_a_folder_may_be_a_client_of_several_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = {"north/1.npz": [0], "north/0.h5": [1, 2], "south/all.npz": [2, 2, 2], ".git/x.npz": [9]}
+    for name, labels in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, x=np.ones((len(labels), 3)), y=labels, x_test=np.ones((1, 3)), y_test=labels[:1])
+    (tmp_path / "north/readme.txt").write_text("")
+    problem = load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    assert [problem.shard(i)[1].tolist() for i in range(problem.clients)] == [[1, 2, 0], [2, 2, 2]]
+    assert [problem.shard(i)[3].tolist() for i in range(2)] == [[1, 0], [2]]
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith(f"{tmp_path}/north: 1 file is left out")
+
+
+def test_files_beside_folders_of_files_and_a_folder_without_are_refused(tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "north/a.npz", x=np.ones((1, 3)), y=[0])
+    with pytest.raises(ConfigError, match=f"data file={tmp_path}/south: no file ends in .*; expected the files of a"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    write(tmp_path / "a.npz", x=np.ones((1, 3)), y=[0])
+    with pytest.raises(ConfigError, match=f"data file={tmp_path}: it has both files and folders .*a.npz and north"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.problems.data.folder import Part, gather
-from mpifl.problems.data.leaf import LeafUsers, by_client, labels, located_halves, read_halves
+from mpifl.problems.data.folder import Part
+from mpifl.problems.data.leaf import LeafUsers, gather_users, labels, located_halves, read_halves
 from mpifl.problems.problem import Rows
 
 SIDE = 28  # pixels
@@ -34,7 +34,7 @@ class Femnist(LeafUsers):
         chosen = [users[k] for k in self.select(np.array([len(y) for _, y in train.values()]), folder)]
         left_out = train.keys() - set(chosen)
         kept = {user: part for user, part in test.items() if user not in left_out}
-        rows = gather([train[user] for user in chosen], by_client(kept, chosen), folder)
+        rows = gather_users({user: train[user] for user in chosen}, kept, folder)
         return replace(rows, classes=CLASSES, shape=(1, SIDE, SIDE))
 
 

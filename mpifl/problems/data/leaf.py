@@ -12,7 +12,7 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.data.folder import CLASSES, Part, files_ending_in, gather, located, warn_of_others
+from mpifl.problems.data.folder import CLASSES, Part, Piece, files_ending_in, gather, located, warn_of_others
 from mpifl.problems.data.users import select_users
 from mpifl.problems.problem import Data, Rows
 from mpifl.safe_input import parse_json, read_file
@@ -33,7 +33,7 @@ class Leaf(Data):
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         folder = located_halves(self.path, root)
         train, test = read_halves(folder, vectors, empty=True)
-        return gather(list(train.values()), by_client(test, train), folder)
+        return gather_users(train, test, folder)
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,13 @@ def json_files(folder: Path) -> list[Path]:
     return files_ending_in((JSON,), folder)[0]
 
 
+def gather_users(train: Mapping[str, Part], test: Mapping[str, Part], folder: Path) -> Rows:
+    """Joins the rows of the users in `train`, each of which is a client, and of those in `test`."""
+    rows = [Piece(k, f"{folder}, user {user}", *part) for k, (user, part) in enumerate(train.items())]
+    whose = by_client(test, train)
+    return gather(rows, [Piece(k, f"{folder}, user {user}", *test[user]) for k, user in zip(whose, test, strict=True)])
+
+
 def by_client(test: Mapping[str, T], users: Iterable[str]) -> dict[int, T]:
     """Returns the client of each test row: k for the k-th of `users`, negative for users without training rows."""
     known = {user: k for k, user in enumerate(users)}
@@ -114,8 +121,8 @@ def by_client(test: Mapping[str, T], users: Iterable[str]) -> dict[int, T]:
 def vectors(x: Any, y: Any) -> Part:
     """Returns rows (rows, features), float64, and their labels (rows,)."""
     rows = np.array(x, np.float64)
-    if rows.ndim != 2:
-        raise ValueError("rows of numbers")
+    if rows.ndim != 2 or not np.isfinite(rows).all():
+        raise ValueError("rows of finite numbers")
     return rows, labels(y, len(rows))
 
 

@@ -99,7 +99,7 @@ def report_groups(
 
 def incomplete_runs(trials: Sequence[Trial], unread: Sequence[ConfigError]) -> list[Incomplete]:
     """The run files that cannot be read, and those of runs that are not completed, with the reasons."""
-    found = [Incomplete(str(error.value), "cannot be read", error.expected) for error in unread]
+    found = [Incomplete(str(error.value), "cannot be read", error.text) for error in unread]
     for trial in trials:
         if trial.status != "completed":
             found.append(Incomplete(str(trial.path), describe_state(trial), reason_of(trial.path)))

@@ -130,5 +130,5 @@ def load_site(path: Path | None = None, overrides: dict[str, Any] | None = None)
     try:
         site: Site = Reader(Site, values, {}).read()
     except ConfigError as error:
-        raise ConfigError(f"site.{error.key}", error.value, error.expected) from None
+        raise error.under("site") from None
     return site, found
