@@ -239,8 +239,8 @@ def sweep(
         with SignalRecorder():
             return sweeps.sweep(loaded, processes, progress, part=mine, stop_on_failure=stop_on_failure)
     if processes is not None:
-        text = "None under mpirun, where each rank but 0, or group of `ranks`, computes one run at a time"
-        raise ConfigError("processes", processes, text)
+        wrong = "under mpirun each rank but 0, or group of `ranks`, computes one run at a time"
+        raise ConfigError("processes", processes, wrong, "None")
     index: Index | None = None
     error: ConfigError | RunFailed | Interrupted | None = None
     try:

@@ -122,7 +122,7 @@ def read_text_file(path: Path) -> bytes:
         os.set_blocking(file.fileno(), True)  # it waits only while a process has the pipe open
         found = file.read(MAX_TEXT + 1)
         if not found and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-            raise NotRegular("a pipe that a process writes to; nothing came from this one")
+            raise NotRegular("nothing came from this pipe")
     if len(found) > MAX_TEXT:
         raise ValueError(f"it has more than {MAX_TEXT} bytes")
     return found

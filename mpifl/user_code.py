@@ -34,11 +34,12 @@ def import_object(key: str, name: str, kind: str) -> Any:
     except Exception as error:  # a user's module may raise anything when it is imported
         reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         known = [k for k, value in vars(found).items() if callable(value)] if found else []
+        remedy = ""
         if module == "__main__":
-            reason += "; what another program or rank is to find has to be in a module of its own"
+            remedy = "what another program or rank is to find has to be in a module of its own"
         elif near := difflib.get_close_matches(attribute, known, 1):
-            reason += f"; did you mean {near[0]}?"
-        raise ConfigError(key, name, f"an importable package.module:{kind} ({reason})") from error
+            remedy = f"did you mean {near[0]}?"
+        raise ConfigError(key, name, f"cannot be imported: {reason}", f"package.module:{kind}", remedy) from error
 
 
 def import_own(name: str) -> ModuleType:
@@ -83,8 +84,8 @@ def import_name(key: str, thing: Any) -> str:
     with contextlib.suppress(AttributeError, KeyError):
         if attrgetter(qualified)(sys.modules[module]) is thing:
             return name
-    text = "a function or class at the top level of a module or notebook, where ranks and replays find it by name"
-    raise ConfigError(key, name, text)
+    expected = "a function or class at the top level of a module or notebook"
+    raise ConfigError(key, name, "ranks and replays cannot find it by this name", expected)
 
 
 def _forget_edited() -> None:

@@ -40,6 +40,24 @@ def verified(request: pytest.FixtureRequest) -> Iterator[None]:
         verify_files(path)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def refusals_are_complete() -> Iterator[None]:
+    """Every ConfigError that a test provokes in its process says what is wrong, and what is right or what to do."""
+    from mpifl.errors import ConfigError
+
+    make = ConfigError.__init__
+
+    def checked(
+        self: ConfigError, key: str, value: object, wrong: str, expected: str = "", remedy: str = ""
+    ) -> None:  # fmt: skip
+        assert wrong and (expected or remedy), f"{key}={value}: {wrong!r} alone"
+        make(self, key, value, wrong, expected, remedy)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigError, "__init__", checked)
+        yield
+
+
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """refused(*words): the line with which a command is refused; it ends with exit code 2 and prints nothing else."""

@@ -63,15 +63,21 @@ class Evil:
 @pytest.mark.parametrize(
     ("devices", "words", "says"),
     [
-        ({1: PHONE}, ["--clients", "2"], "--clients=2: at most 1, the usable devices of 1 in "),
-        ({1: PHONE}, ["--clients", "1", "--rows", "5"], "--rows=5: a file of capacities; this one is of availability"),
-        ({1: {"computation": 1, "communication": 1}}, ["--clients", "1"], "--rows=None: the number of rows"),
+        ({1: PHONE}, ["--clients", "2"], "expected at most 1"),
+        ({1: PHONE}, ["--clients", "1", "--rows", "5"], (
+            "--rows=5: the file is of availability; expected a file of capacities; leave "
+            "out the option"
+        )),
+        ({1: {"computation": 1, "communication": 1}}, ["--clients", "1"], (
+            "--rows=None: required, since the file is of capacities; expected the number "
+            "of rows of a contact"
+        )),
         ({}, ["--clients", "1"], "device trace="),
         ({1: [2]}, ["--clients", "1"], "devices with active, inactive and finish_time, or with computation"),
-        ([PHONE], ["--clients", "1"], "a pickled dictionary of devices: it holds a list"),
+        ([PHONE], ["--clients", "1"], "it holds a list; expected a pickled dictionary of devices"),
         ({(1, 2): PHONE}, ["--clients", "1"], "it has a dictionary with other keys"),
         ({1: Evil()}, ["--clients", "1"], "it asks for"),
-        ({1: PHONE}, [], "--clients=None: the number of clients"),
+        ({1: PHONE}, [], "--clients=None: required; expected the number of clients of the trace"),
         ({1: PHONE}, ["--clients", "0"], "--clients"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -91,7 +97,9 @@ def test_refused(
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "trace.csv").write_text("mine")
     assert convert(tmp_path, {1: PHONE}, "--clients", "1") == 2
-    assert "a new file; this one exists" in capsys.readouterr().err and (tmp_path / "trace.csv").read_text() == "mine"
+    assert ("the file exists; choose another name") in capsys.readouterr().err and (
+        tmp_path / "trace.csv"
+    ).read_text() == "mine"
     (tmp_path / "text").write_text("client,start,end\n")
     assert main(["convert-trace", str(tmp_path / "text"), "--clients", "1", "--out", str(tmp_path / "b.csv")]) == 2
     assert "device trace=" in capsys.readouterr().err

@@ -68,7 +68,11 @@ def test_a_check_that_raises_has_failed_and_the_exit_code_is_3(
 
 
 @pytest.mark.parametrize(
-    ("words", "line"), [(["x"], "selftest=x: no argument"), (["--folder", "/none"], "--folder=/none")]
+    ("words", "line"),
+    [
+        (["x"], ("selftest=x: it takes no argument; --folder DIR names the folder that is tested")),
+        (["--folder", "/none"], "--folder=/none"),
+    ],
 )
 def test_wrong_command_line(words: list[str], line: str, refused: Callable[..., str]) -> None:
     assert refused("selftest", *words).startswith(f"mpifl: {line}")

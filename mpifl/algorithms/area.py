@@ -44,10 +44,8 @@ class Area(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.step_schedule, Constant) and self.step_weights != "one":
-            text = (
-                f"one: Theorems 7 and 8, so step_schedule={self.step_schedule.name}, are for clients with equal steps"
-            )
-            raise ConfigError("step_weights", self.step_weights, text)
+            wrong = f"step_schedule={self.step_schedule.name} loses its rate, which is for clients with equal steps"
+            raise ConfigError("step_weights", self.step_weights, wrong, "one")
 
     def needs_plain_steps(self) -> str:
         return "" if isinstance(self.step_schedule, Constant) else "the theorem of step_schedule is for plain steps"

@@ -44,7 +44,9 @@ class AsyncCommSgd(LocalTraining):
     def validate(self, clients: int) -> None:
         super().validate(clients)
         if isinstance(self.gap, Sequence) and len(self.gap) != clients:
-            raise ConfigError("gap", f"{len(self.gap)} values", f"one number, or {clients}, one per client")
+            raise ConfigError(
+                "gap", f"{len(self.gap)} values", f"there are {clients} clients", "one number, or one for each client"
+            )
 
     def update_weights(self, clients: Clients) -> float:
         return 1 / clients.n

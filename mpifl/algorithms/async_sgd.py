@@ -52,8 +52,9 @@ class AsyncSgd(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.step_rule == "ringmaster") != (self.threshold is not None):
-            wanted = "required" if self.threshold is None else "null without"
-            raise ConfigError("threshold", self.threshold, f"{wanted}, the delay R of step_rule: ringmaster")
+            wrong = "required with" if self.threshold is None else "given without"
+            expected = "the delay R" if self.threshold is None else "null"
+            raise ConfigError("threshold", self.threshold, f"{wrong} step_rule: ringmaster", expected)
 
     def aggregation_trigger(self) -> Trigger | None:
         return None if self.step_rule == "ringmaster" else Trigger(every=1)
@@ -94,9 +95,8 @@ class AsyncSgd(LocalTraining):
             server.applies = True
         if self.rescale == "rates":
             if clients.rates is None:
-                raise ConfigError(
-                    "rescale", self.rescale, "times or counts: clock.delay and clock.availability give no rates"
-                )
+                wrong = "clock.delay and clock.availability give no rates"
+                raise ConfigError("rescale", self.rescale, wrong, "times or counts")
             server.rates = clients.rates.copy()
         elif self.rescale != "none":
             zeros = np.zeros(clients.n)

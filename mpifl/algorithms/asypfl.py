@@ -61,10 +61,10 @@ class AsyPFL(LocalTraining):
         super().validate(clients)
         self.indicators.initial(clients)  # raises ConfigError if the indicators do not fit
         if self.mode == "synchronous" and type(self.indicators) is not Equal:
-            text = "equal: pi_k balances unequal contact rates, which are equal in synchronous rounds"
-            raise ConfigError("indicators", self.indicators.name, text)
+            wrong = "pi_k balances unequal contact rates, which are equal in synchronous rounds"
+            raise ConfigError("indicators", self.indicators.name, wrong, "equal")
         if self.local_epochs is not None and "theorem" in self.indicators.name + self.step_schedule.name:
-            raise ConfigError("local_epochs", self.local_epochs, "null: the theorems count E in local steps")
+            raise ConfigError("local_epochs", self.local_epochs, "the theorems count E in local steps", "null")
 
     def update_weights(self, clients: Clients) -> np.ndarray | None:
         return clients.shares if isinstance(self.step_schedule, Decayed) else None

@@ -149,8 +149,8 @@ def checked_state(algorithm: Algorithm, rule: str, state: Any) -> State:
             raise TypeError("set no x, the global model")
         state.check()
     except TypeError as error:
-        expected = f"a State of arrays, numbers and dicts of them by client; {place_of(cls, rule)}: {error}"
-        raise ConfigError("name", f"{cls.__module__}:{cls.__qualname__}", expected) from None
+        wrong, expected = f"{place_of(cls, rule)}: {error}", "a State of arrays, numbers and dicts of them by client"
+        raise ConfigError("name", f"{cls.__module__}:{cls.__qualname__}", wrong, expected) from None
     return state
 
 
@@ -303,14 +303,15 @@ class Algorithm(Config):
         """Raises ConfigError if the hyper-parameters do not fit the number of clients, or each other."""
         reply, trigger = self.reply_policy(), self.aggregation_trigger()
         if reply not in get_args(Reply):  # a user's own algorithm may have declared the field as text
-            raise ConfigError("reply", reply, f"one of {', '.join(get_args(Reply))}")
+            raise ConfigError("reply", reply, "unknown", f"one of {', '.join(get_args(Reply))}")
         if reply != "deferred" or not trigger:
             return
         if trigger.every and trigger.every > clients:
-            raise ConfigError("trigger.every", trigger.every, f"at most {clients}, the clients, with deferred replies")
+            wrong = f"replies are deferred, and there are {clients} clients"
+            raise ConfigError("trigger.every", trigger.every, wrong, f"at most {clients}")
         if trigger.bernoulli:
-            text = "another trigger with deferred replies: all clients could end up waiting, and no update come"
-            raise ConfigError("trigger.bernoulli", trigger.bernoulli, text)
+            wrong = "with deferred replies all clients could end up waiting, and no update come"
+            raise ConfigError("trigger.bernoulli", trigger.bernoulli, wrong, "another trigger")
 
     # -- server side ---------------------------------------------------------------------------------------------------
     @abstractmethod

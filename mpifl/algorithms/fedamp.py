@@ -44,7 +44,12 @@ class FedAMP(SynchronousRounds):
         super().validate(clients)
         if self.attention == "exponential" and self.alpha(clients) * (clients - 1) > self.sigma * (1 + 1e-12):
             most = self.sigma / (clients - 1)
-            raise ConfigError("attention_step", self.attention_step, f"at most sigma/(n-1) = {most:g}: xi_ii >= 0")
+            raise ConfigError(
+                "attention_step",
+                self.attention_step,
+                "some weight xi_ii is negative",
+                f"at most sigma/(n-1) = {most:g}",
+            )
 
     def alpha(self, n: int) -> float:
         """alpha_k for n clients."""

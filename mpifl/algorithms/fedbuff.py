@@ -56,11 +56,11 @@ class FedBuff(LocalTraining):
     def validate(self, clients: int) -> None:
         super().validate(clients)
         if self.lost == "drop" and not self.calibrate:
-            raise ConfigError("lost", self.lost, "keep without calibrate: the server keeps nothing of single clients")
+            raise ConfigError("lost", self.lost, "without calibrate the server keeps nothing of single clients", "keep")
         self.aggregation.check_members(self.trigger.every)
         if self.calibrate and self.aggregation.needs_all_vectors:
-            text = "mean with calibrate: a change that a robust rule leaves out would bias all later steps"
-            raise ConfigError("aggregation", self.aggregation.name, text)
+            wrong = "a change that a robust rule leaves out would bias all later steps of calibrate"
+            raise ConfigError("aggregation", self.aggregation.name, wrong, "mean")
 
     def update_weights(self, clients: Clients) -> float | None:
         if self.trigger.every is None or self.aggregation.needs_all_vectors:

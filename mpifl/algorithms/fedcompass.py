@@ -49,7 +49,7 @@ class FedCompass(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_steps > self.max_steps:
-            raise ConfigError("min_steps", self.min_steps, f"at most max_steps, {self.max_steps}")
+            raise ConfigError("min_steps", self.min_steps, "above max_steps", f"at most {self.max_steps}")
 
     # -- server: updates -----------------------------------------------------------------------------------------------
     def server_vectors(self, clients: int) -> float:

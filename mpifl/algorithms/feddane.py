@@ -49,7 +49,7 @@ class FedDANE(TwoPhaseRounds):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.same_set and self.variant != "plain":
-            raise ConfigError("same_set", True, "false: a pipelined round has one phase")
+            raise ConfigError("same_set", True, "a pipelined round has one phase", "false")
 
     # -- server --------------------------------------------------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler:

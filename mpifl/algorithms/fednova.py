@@ -43,18 +43,20 @@ class FedNova(SampledRounds):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.solver, Sgd | Gd):
-            raise ConfigError("solver", self.solver.name, "sgd or gd: a_i is the weight of gradients in plain steps")
+            raise ConfigError("solver", self.solver.name, "a_i is the weight of gradients in plain steps", "sgd or gd")
         if self.mu and self.solver.momentum:
-            raise ConfigError("mu", self.mu, "0 with momentum: a_i is known for mu alone or momentum alone")
+            raise ConfigError("mu", self.mu, "a_i is known for mu alone or momentum alone", "0")
         if self.steps and self.local_epochs:
-            raise ConfigError("local_epochs", self.local_epochs, "null with steps")
+            raise ConfigError("local_epochs", self.local_epochs, "steps are given", "null")
         if self.tau_eff != "mean" and not self.normalise:
-            raise ConfigError("tau_eff", self.tau_eff, "mean with normalise: false, which has no such factor")
+            raise ConfigError("tau_eff", self.tau_eff, "normalise: false has no such factor", "mean")
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
         if self.steps is not None and len(self.steps) != clients:
-            raise ConfigError("steps", f"{len(self.steps)} values", f"a list of {clients}, one per client")
+            raise ConfigError(
+                "steps", f"{len(self.steps)} values", f"there are {clients} clients", "a number for each client"
+            )
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         equal = self.tau_eff == "mean" and not (self.steps or self.local_epochs or self.mu)  # tau_eff/a_i is 1

@@ -50,13 +50,19 @@ class FedPD(SynchronousRounds):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.skip and self.period > 1:
-            raise ConfigError("period", self.period, "1 with skip: rounds are skipped either at random or periodically")
+            raise ConfigError(
+                "period", self.period, "rounds are skipped either at random, by skip, or periodically", "1"
+            )
         if self.accuracy is not None and not isinstance(self.solver, Gd):
-            raise ConfigError("accuracy", self.accuracy, "null, or solver: gd, which computes the full gradient")
+            raise ConfigError(
+                "accuracy", self.accuracy, "only solver: gd computes the full gradient", "null, or that solver"
+            )
         if self.gamma and self.step_weights != "one":
-            raise ConfigError("step_weights", self.step_weights, "one with gamma: the closed form has no such factor")
+            raise ConfigError("step_weights", self.step_weights, "the closed form of gamma has no such factor", "one")
         if self.refresh > 1 and not isinstance(self.solver, Sarah):
-            raise ConfigError("refresh", self.refresh, "1, or solver: sarah, which keeps a gradient estimate")
+            raise ConfigError(
+                "refresh", self.refresh, "only solver: sarah keeps a gradient estimate", "1, or that solver"
+            )
 
     def needs_plain_steps(self) -> str:
         return "with gamma a local step has the closed form of Oracle II" if self.gamma else ""

@@ -32,7 +32,8 @@ class FedProx(OptimizedAveraging):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.drop_percent and (self.local_epochs or 0) < 2:
-            raise ConfigError("local_epochs", self.local_epochs, "at least 2 with drop_percent: stragglers run fewer")
+            wrong = "stragglers of drop_percent run fewer epochs"
+            raise ConfigError("local_epochs", self.local_epochs, wrong, "at least 2")
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(**vars(super().init_server(x0, clients)), seed=clients.seed, round=0)

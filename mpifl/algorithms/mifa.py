@@ -49,8 +49,8 @@ class Mifa(SampledRounds):
         super().validate(clients)
         if self.period and (self.cohort or self.sampling != "uniform"):
             key = "cohort" if self.cohort else "sampling"
-            text = f"{'null' if self.cohort else 'uniform'} with period: every client takes part as it answers"
-            raise ConfigError(key, getattr(self, key), text)
+            wrong = "with period every client takes part as it answers"
+            raise ConfigError(key, getattr(self, key), wrong, "null" if self.cohort else "uniform")
 
     def aggregation_trigger(self) -> Trigger | None:
         return Trigger(period=self.period) if self.period else None

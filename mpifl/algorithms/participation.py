@@ -37,7 +37,8 @@ class Trigger(Config):
         options = ("every", "period", "poisson", "bernoulli")
         given = {key: getattr(self, key) for key in options if getattr(self, key) is not None}
         if len(given) > 1 or (not given and type(self) is Trigger):
-            raise ConfigError("trigger", given or None, "give one of every, period, poisson, bernoulli")
+            wrong = "more than one is given" if given else "none is given"
+            raise ConfigError("trigger", given or None, wrong, f"one of {', '.join(options)}")
 
     @property
     def timed(self) -> bool:

@@ -34,9 +34,9 @@ class ProxSkip(GradientTracking):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.probability < 1 and self.period > 1:
-            raise ConfigError("period", self.period, "1 with probability: communication is random or periodic")
+            raise ConfigError("period", self.period, "communication is either random, by probability, or periodic", "1")
         if momentum := getattr(self.solver, "momentum", 0.0):
-            raise ConfigError("solver.momentum", momentum, "0: p/gamma in h_i is for plain steps")
+            raise ConfigError("solver.momentum", momentum, "p/gamma in h_i is for plain steps", "0")
 
     @property
     def p(self) -> float:

@@ -87,7 +87,9 @@ class Checkpoint:
     def _part(self, rank: int) -> Iterator[Path]:
         path = self.folder / part_name(self.number, rank)
         if rank not in self.manifest.parts:
-            raise ConfigError("checkpoint", path, f"a part of checkpoint {self.number}, which has none of rank {rank}")
+            raise ConfigError(
+                "checkpoint", path, f"checkpoint {self.number} has no part of rank {rank}", "one of its parts"
+            )
         with _config_error(path):
             self._check_size(path.name)
             yield path
@@ -265,7 +267,7 @@ def _config_error(path: Path) -> Iterator[None]:
     try:
         yield
     except Unusable as error:
-        raise ConfigError("checkpoint", path, f"one that can be read; this one {error}") from error
+        raise ConfigError("checkpoint", path, str(error), "one that can be read") from error
 
 
 # -- the manifest ------------------------------------------------------------------------------------------------------

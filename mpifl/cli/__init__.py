@@ -106,7 +106,7 @@ def _command(arguments: list[str], default_job: str | None) -> Task | None:
 
 def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
     if (level := (os.environ.get(LOG_LEVEL) or "info").lower()) not in LEVELS:
-        raise ConfigError(LOG_LEVEL, level, f"one of {', '.join(LEVELS)}")
+        raise ConfigError(LOG_LEVEL, level, "no such level", f"one of {', '.join(LEVELS)}")
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name in ("-h", "--help"):
         print(_overview())
@@ -120,8 +120,8 @@ def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
         return None
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError("command", name or "''", f"one of {', '.join(COMMANDS)}{hint}")
+        hint = f"did you mean {near[0]}?" if near else ""
+        raise ConfigError("command", name or "''", "no such command", f"one of {', '.join(COMMANDS)}", hint)
     command = COMMANDS[name]
     parser = Parser(f"mpifl {name}", command)
     if default_job:
@@ -131,7 +131,9 @@ def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
     except SystemExit:  # --help was printed
         return None
     if unknown:
-        raise ConfigError("option", unknown[0], f"mpifl {name} takes {', '.join(['--help', *command.options])}")
+        raise ConfigError(
+            "option", unknown[0], f"mpifl {name} has none", f"one of {', '.join(['--help', *command.options])}"
+        )
     if not args.arguments and default_job:
         args.arguments = [default_job]
     elif default_job and is_override(args.arguments[0]):

@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(*option.split(", "), **settings)
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", self.prog, message)
+        raise ConfigError("command line", self.prog, message, remedy=f"see {self.prog} --help")
 
 
 def at_least_one(text: str) -> int:
@@ -70,15 +70,16 @@ def file_and_overrides(command: str, kind: str, arguments: list[str]) -> tuple[P
 
     files = [argument for argument in arguments if not is_override(argument)]
     if not files:
-        raise ConfigError(command, " ".join(arguments) or "''", f"a {kind} first, then key=value")
+        raise ConfigError(command, " ".join(arguments) or "''", "no file", f"a {kind} first, then key=value")
     if len(files) > 1:
-        raise ConfigError(command, files[1], f"key=value after the {kind}")
+        raise ConfigError(command, files[1], "not key=value", f"key=value after the {kind}")
     return find_file(files[0]), [argument for argument in arguments if is_override(argument)]
 
 
 def one_path(command: str, arguments: list[str], expected: str) -> Path:
     if len(arguments) != 1:
-        raise ConfigError(command, " ".join(arguments) or "''", expected)
+        wrong = "more than one path" if arguments else "no path"
+        raise ConfigError(command, " ".join(arguments) or "''", wrong, expected)
     return Path(arguments[0])
 
 

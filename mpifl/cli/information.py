@@ -19,18 +19,23 @@ def _list(args: argparse.Namespace) -> None:
         return
     kind, *names = args.arguments
     if kind not in KINDS or len(names) > 1:
-        raise ConfigError("list", " ".join(args.arguments), f"one of {', '.join(KINDS)}, and at most one name after it")
+        wrong = "no such list" if kind not in KINDS else "more than one name"
+        raise ConfigError("list", " ".join(args.arguments), wrong, f"one of {', '.join(KINDS)}, then at most one name")
     print_result(KINDS[kind].show(names[0] if names else None))
 
 
 def _selftest(args: argparse.Namespace) -> None:
     """Checks the command line: `_run_selftest` does the rest, on all ranks."""
     if args.arguments:
-        raise ConfigError("selftest", args.arguments[0], "no argument; --folder DIR names the folder that is tested")
+        raise ConfigError(
+            "selftest", args.arguments[0], "it takes no argument", remedy="--folder DIR names the folder that is tested"
+        )
     try:
         TemporaryDirectory(dir=args.folder).cleanup()
     except OSError as error:
-        raise ConfigError("--folder", args.folder, f"a folder that can be written ({error.strerror})") from error
+        raise ConfigError(
+            "--folder", args.folder, f"cannot be written: {error.strerror}", "a folder that can be written"
+        ) from error
 
 
 def _run_selftest(args: argparse.Namespace) -> int:
@@ -54,7 +59,7 @@ def _convert_trace(args: argparse.Namespace) -> None:
 
     path = one_path("convert-trace", args.arguments, "one file of devices")
     if args.clients is None:
-        raise ConfigError("--clients", None, "the number of clients of the trace")
+        raise ConfigError("--clients", None, "required", "the number of clients of the trace")
     out = args.out or path.with_name(f"{path.name}.csv")
     print_result(convert(path, out, args.clients, args.rows, args.kilobits))
 

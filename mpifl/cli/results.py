@@ -15,7 +15,9 @@ def _show(args: argparse.Namespace) -> None:
     path = one_path("show", args.arguments, "one RUN.h5, or one folder of run files")
     if path.is_dir():
         if args.follow:
-            raise ConfigError("--follow", path, "a RUN.h5; of a folder, mpifl show prints the present state alone")
+            raise ConfigError(
+                "--follow", path, "this is a folder", "a RUN.h5", "without --follow the present state is printed"
+            )
         from mpifl.tools.studies.index import show_folder
 
         print_result(show_folder(path))
@@ -35,13 +37,17 @@ def _report(args: argparse.Namespace) -> None:
     from mpifl.tools.analysis.options import parse_options
 
     if not args.arguments:
-        raise ConfigError("report", "''", "at least one RUN.h5, a folder of run files, or one STUDY.yaml")
+        raise ConfigError(
+            "report", "''", "nothing to report", "at least one RUN.h5, a folder of run files, or one STUDY.yaml"
+        )
     options = parse_options(vars(args))
     if args.reach_in is not None and args.reach is None:
-        raise ConfigError("reach-in", args.reach_in, "--reach ACCURACIES as well, whose columns have these units")
+        raise ConfigError(
+            "reach-in", args.reach_in, "--reach, whose columns have this unit, is not given", remedy="give it as well"
+        )
     for name in ("formats", "figures", "x", "width"):
         if args.out is None and (given := getattr(args, name)):
-            raise ConfigError(name, given, "--out DIR as well: without it no files are written")
+            raise ConfigError(name, given, "without --out DIR no files are written", remedy="give it as well")
     if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
         from mpifl.tools.studies.select import report_study
         from mpifl.tools.studies.study import load_study
@@ -59,11 +65,11 @@ def _export(args: argparse.Namespace) -> None:
 
     path, overrides = file_and_overrides("export", "RUN.h5", args.arguments)
     if args.to is None:
-        raise ConfigError("--to", "''", "one of csv, parquet, tensorboard, safetensors, torch")
+        raise ConfigError("--to", "''", "required", "one of csv, parquet, tensorboard, safetensors, torch")
     overwrite = False
     for key, given in map(read.parse_override, overrides):
         if key != "overwrite" or not isinstance(given, bool):
-            raise ConfigError(key, given, "only overwrite=true can be given to mpifl export")
+            raise ConfigError(key, given, "no option of mpifl export", "overwrite=true or overwrite=false")
         overwrite = given
     written = api.export_run(path, args.to, args.out, overwrite, full=args.full, trust=args.trust, best=args.best)
     print_result("\n".join(f"wrote {file}" for file in written))

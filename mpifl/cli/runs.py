@@ -22,7 +22,9 @@ def _check(args: argparse.Namespace) -> None:
 def _resume(args: argparse.Namespace) -> execution.Task:
     files = [argument for argument in args.arguments if not is_override(argument)]
     if len(files) != 1:
-        raise ConfigError("resume", " ".join(args.arguments) or "''", "one RUN.h5")
+        raise ConfigError(
+            "resume", " ".join(args.arguments) or "''", "more than one file" if files else "no file", "one RUN.h5"
+        )
     return execution.resume_task(Path(files[0]), [word for word in args.arguments if is_override(word)], args.trust)
 
 

@@ -32,8 +32,8 @@ def _sweep(args: argparse.Namespace) -> None:
     comm = communicator()
     count = count_groups(comm.size, study.options.ranks) if comm else args.processes
     if comm and args.processes:
-        text = "no such option under mpirun, where each rank but 0, or group of `ranks`, computes one run at a time"
-        raise ConfigError("--processes", args.processes, text)
+        wrong = "under mpirun each rank but 0, or group of `ranks`, computes one run at a time"
+        raise ConfigError("--processes", args.processes, wrong, remedy="leave out the option")
     if args.dry_run:
         print_result(dry_run(study, count))
     elif comm is None:
@@ -100,14 +100,15 @@ def _submit(args: argparse.Namespace) -> None:
     site, _ = load_site(args.site, site_keys | {key: text for key, text in given.items() if text is not None})
     if "axes" in read.read_yaml(path, "submit"):
         if args.seeds:
-            raise ConfigError("--seeds", args.seeds, f"a job; {path} is a study, which has its seeds in the key trials")
+            wrong = f"{path} is a study, which has its seeds in the key trials"
+            raise ConfigError("--seeds", args.seeds, wrong, "a job", "set trials instead")
         if args.tasks and args.runs:
-            raise ConfigError("--runs", args.runs, "--tasks or --runs, not both")
+            raise ConfigError("--runs", args.runs, "--tasks is given too", "one of the two")
         script = study_script(site, load_study(path, overrides), path, overrides, args.tasks, args.runs)
     else:
         for option, count in (("--tasks", args.tasks), ("--runs", args.runs)):
             if count:
-                raise ConfigError(option, count, f"a study; {path} is a job")
+                raise ConfigError(option, count, f"{path} is a job", "a study")
         seeds = parse_seeds(args.seeds) if args.seeds is not None else None
         script = job_script(site, api.load_job(path, *overrides), path, overrides, seeds)
     if args.dry_run:
@@ -128,17 +129,19 @@ def _reproduce(args: argparse.Namespace) -> None:
         return
     name, *overrides = args.arguments
     if wrong := [argument for argument in overrides if not is_override(argument)]:
-        raise ConfigError("reproduce", wrong[0], "key=value after the item, the paper or the STUDY.yaml")
+        raise ConfigError(
+            "reproduce", wrong[0], "not key=value", "key=value after the item, the paper or the STUDY.yaml"
+        )
     if args.trials:
         if any(override.startswith("trials=") for override in overrides):
-            raise ConfigError("--trials", args.trials, "this option or trials=..., not both")
+            raise ConfigError("--trials", args.trials, "trials=... is given too", "one of the two")
         overrides.append(f"trials={args.trials}")
     if args.dry_run:
         print_result(describe_runs(name, overrides, args.processes))
         return
     if communicator():
-        text = "a start without mpirun; on MPI ranks, run the study with mpifl sweep, then this with --no-runs"
-        raise ConfigError("reproduce", name, text)
+        remedy = "on MPI ranks, run the study with mpifl sweep, then this with --no-runs"
+        raise ConfigError("reproduce", name, "started by mpirun", "a start without it", remedy)
     print_result(
         reproduce(name, overrides, args.processes, args.out or OUT, args.download, not args.no_runs, print_progress())
     )

@@ -55,8 +55,8 @@ def resume(worker: Worker, payload: ResumePayload) -> None:
         elif update:
             worker.answer(i, update, now + hold)
         else:  # the server would wait for it without end
-            expected = f"one with the update of client {i}, which was in flight"
-            raise ConfigError("checkpoint", Path(payload.folder, str(payload.number)), expected)
+            wrong = f"the update of client {i}, which was in flight, is missing"
+            raise ConfigError("checkpoint", Path(payload.folder, str(payload.number)), wrong, "a complete one")
 
 
 def attach_checkpoints(transport: CheckpointEvents, worker: Worker, folder: Path, rank: int) -> None:

@@ -20,8 +20,8 @@ class VectorFile:
         try:
             self._file = tempfile.TemporaryFile(dir=folder, prefix=".client-states-")  # noqa: SIM115 - until the run ends
         except OSError as error:
-            expected = f"a folder in which a file can be made ({error.strerror}), for the clients' states"
-            raise ConfigError("memory.folder", folder, expected) from error
+            wrong = f"no file for the clients' states can be made there: {error.strerror}"
+            raise ConfigError("memory.folder", folder, wrong, "a folder that can be written") from error
         self._end = 0
 
     def block(self, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:

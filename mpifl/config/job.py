@@ -70,7 +70,8 @@ class Stop(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.time, self.updates, self.accuracy, self.plateau) == (None,) * 4:
-            raise ConfigError("stop", None, "at least one of time, updates, accuracy, plateau")
+            expected = "at least one of time, updates, accuracy, plateau"
+            raise ConfigError("stop", None, "nothing ends the run", expected)
 
 
 @dataclass(frozen=True)
@@ -101,18 +102,21 @@ class Evaluate(Config):
         super().__post_init__()
         if (self.every is None) == (self.updates is None):
             both = None if self.every is None else "every and updates"
-            raise ConfigError("evaluate", both, "either every (seconds) or updates (a count)")
+            wrong = "both are given" if both else "neither is given"
+            raise ConfigError("evaluate", both, wrong, "either every (seconds) or updates (a count)")
         if len(self.metrics) > MAX_METRICS or len(set(self.metrics)) < len(self.metrics):
-            text = f"at most {MAX_METRICS} names that differ"
-            raise ConfigError("evaluate.metrics", ", ".join(self.metrics), text)
+            wrong = "too many" if len(self.metrics) > MAX_METRICS else "a name is there twice"
+            expected = f"at most {MAX_METRICS} names that differ"
+            raise ConfigError("evaluate.metrics", ", ".join(self.metrics), wrong, expected)
         for k, name in enumerate(self.metrics):
             if ":" in name:
                 if not OWN_METRIC.fullmatch(name) or len(name.encode()) > MAX_NAME:
-                    raise ConfigError(f"metrics[{k}]", name, f"package.module:function of at most {MAX_NAME} bytes")
+                    expected = f"package.module:function of at most {MAX_NAME} bytes"
+                    raise ConfigError(f"metrics[{k}]", name, "no name of a function, or too long", expected)
             elif name not in METRICS:
                 (near,) = get_close_matches(name, METRICS, 1, cutoff=0.0)
-                known = f"one of {', '.join(METRICS)}, or package.module:function; the nearest is {near}"
-                raise ConfigError(f"metrics[{k}]", name, known)
+                known = f"one of {', '.join(METRICS)}, or package.module:function"
+                raise ConfigError(f"metrics[{k}]", name, "no such metric", known, f"the nearest is {near}")
 
 
 @dataclass(frozen=True)
@@ -159,9 +163,15 @@ class MemoryUse(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.folder == "":
-            raise ConfigError("folder", self.folder, "the name of a folder, or null")
+            raise ConfigError("folder", self.folder, "empty", "the name of a folder, or null")
         if self.folder is not None and self.client_states is None:
-            raise ConfigError("folder", self.folder, "null, or memory.client_states too: the folder is for its file")
+            raise ConfigError(
+                "folder",
+                self.folder,
+                "the folder is for the file of memory.client_states, which is null",
+                "null",
+                "or set that",
+            )
 
 
 @dataclass(frozen=True)
@@ -202,27 +212,30 @@ class Job(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch(r"\w[\w.+=,@-]*", self.name) or len(self.name.encode()) > 200:
-            raise ConfigError("name", self.name, "a file name's letters, digits and . + = , @ _ -")
+            expected = "at most 200 bytes of letters, digits and . + = , @ _ -, the first a letter, a digit or _"
+            raise ConfigError("name", self.name, "no name of a file", expected)
         if not Path(self.output).name.removesuffix(".h5") or not self.output.endswith(".h5"):
-            raise ConfigError("output", self.output, "the path of a file that ends in .h5")
+            raise ConfigError(
+                "output", self.output, "it does not end in NAME.h5", "the path of a file that ends in .h5"
+            )
         try:
             os.fsencode(self.output)
         except UnicodeEncodeError:
             encoding = sys.getfilesystemencoding()
-            text = f"a path in this system's encoding, {encoding}; or set LC_ALL=C.UTF-8 in the environment"
-            raise ConfigError("output", ascii(self.output)[1:-1], text) from None
+            wrong, remedy = f"this system's encoding, {encoding}, lacks some letters", "set LC_ALL=C.UTF-8"
+            raise ConfigError("output", ascii(self.output)[1:-1], wrong, "a path in that encoding", remedy) from None
         zero = self.clock.delay.may_be_zero and not self.algorithm.polls  # a poll waits for its time
         if self.clock.mode == "virtual" and zero and self.stop.updates is None:
-            text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
-            raise ConfigError("clock.delay", type_name(self.clock.delay), text)
+            wrong, expected = "its times may be 0, and virtual time would stand still", "a model with times above 0"
+            raise ConfigError("clock.delay", type_name(self.clock.delay), wrong, expected, "or set stop.updates")
         if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.has_split_times:
-            text = "speed: this method needs separate times of computing and exchanging, which other models do not have"
-            raise ConfigError("clock.delay", type_name(self.clock.delay), text)
+            wrong = "it has no separate times of computing and exchanging, which this method needs"
+            raise ConfigError("clock.delay", type_name(self.clock.delay), wrong, "speed")
         if self.clock.availability.cohort_from == "available" and not self.algorithm.draws_cohorts:
             rounds = "its rounds need every client" if self.algorithm.pace == "synchronous" else "it has no cohorts"
             name = algorithms.name_of(type(self.algorithm)) or type_name(self.algorithm)
-            text = f"all with the algorithm {name}: {rounds}"
-            raise ConfigError("clock.availability.cohort_from", "available", text)
+            wrong = f"the algorithm is {name}, and {rounds}"
+            raise ConfigError("clock.availability.cohort_from", "available", wrong, "all")
         if self.stop.time and self.stop.updates is None:
             self.check_duration(self.stop.time)
         if self.evaluate.clients:
@@ -230,34 +243,33 @@ class Job(Config):
         plateau = self.stop.plateau.metric if self.stop.plateau else None
         for key, metric in (("stop.plateau.metric", plateau), ("keep.best", self.keep.best)):
             if metric and metric.startswith("validation") and self.problem.validation_split is None:
-                raise ConfigError(
-                    key, metric, "train_loss, or problem.validation_split such as 0.1: there are no such rows"
-                )
+                expected = "train_loss, or problem.validation_split such as 0.1"
+                raise ConfigError(key, metric, "there are no validation rows", expected)
         if self.evaluate.metrics and isinstance(self.problem.data, NoData):
-            text = f"none: the model {type_name(self.problem.model)} has no class labels"
-            raise ConfigError("evaluate.metrics", ", ".join(self.evaluate.metrics), text)
+            wrong = f"the model {type_name(self.problem.model)} has no class labels"
+            raise ConfigError("evaluate.metrics", ", ".join(self.evaluate.metrics), wrong, "none")
         if self.problem.torch is not None:
             torch = self.problem.torch.with_defaults(repeatable=self.clock.mode == "virtual")
             object.__setattr__(self, "problem", replace(self.problem, torch=torch))
         if self.algorithm.torch_optimizer() and self.problem.torch is None:
-            text = f"another solver than torch: the model {type_name(self.problem.model)} is not a torch module"
-            raise ConfigError("algorithm.solver", "torch", text)
+            wrong = f"the model {type_name(self.problem.model)} is not a torch module"
+            raise ConfigError("algorithm.solver", "torch", wrong, "another solver")
         if self.problem.clients is not None:  # null: the data decide the number of clients
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
 
     def _check_client_rows(self) -> None:
         """Raises ConfigError where it is clear that no client has test rows of its own, before the data are read."""
-        problem = self.problem
+        problem, remedy = self.problem, ""
         if problem.entry is not None:
             return
         if isinstance(problem.data, NoData):
-            text = f"false: the model {type_name(problem.model)} has no data"
+            wrong = f"the model {type_name(problem.model)} has no data"
         elif problem.test_split is None and not isinstance(problem.partition, Natural):
-            text = "false, or problem.test_split such as 0.2: these clients have no test rows of their own"
+            wrong, remedy = "these clients have no test rows of their own", "or set problem.test_split, such as 0.2"
         else:
             return
-        raise ConfigError("evaluate.clients", True, text)
+        raise ConfigError("evaluate.clients", True, wrong, "false", remedy)
 
     @property
     def states_folder(self) -> str:
@@ -273,15 +285,16 @@ class Job(Config):
             return
         every, trigger = self.evaluate.every, self.algorithm.aggregation_trigger()
         end = f" ({seconds:g} s of virtual time)"
+        many = f"more than {MAX_AGGREGATIONS:,} aggregations to the end{end}"
         if every and seconds / every > MAX_EVALUATIONS:
-            text = f"at least {seconds / MAX_EVALUATIONS:g}: {MAX_EVALUATIONS:,} evaluations to the end{end}"
-            raise ConfigError("evaluate.every", every, text)
+            wrong = f"more than {MAX_EVALUATIONS:,} evaluations to the end{end}"
+            raise ConfigError("evaluate.every", every, wrong, f"at least {seconds / MAX_EVALUATIONS:g}")
         if trigger and trigger.period and seconds / trigger.period > MAX_AGGREGATIONS:
-            text = f"at least {seconds / MAX_AGGREGATIONS:g}: {MAX_AGGREGATIONS:,} aggregations to the end{end}"
-            raise ConfigError("algorithm.trigger.period", trigger.period, text)
+            expected = f"at least {seconds / MAX_AGGREGATIONS:g}"
+            raise ConfigError("algorithm.trigger.period", trigger.period, many, expected)
         if trigger and trigger.poisson and seconds * trigger.poisson > MAX_AGGREGATIONS:
-            text = f"at most {MAX_AGGREGATIONS / seconds:g}: {MAX_AGGREGATIONS:,} aggregations to the end{end}"
-            raise ConfigError("algorithm.trigger.poisson", trigger.poisson, text)
+            expected = f"at most {MAX_AGGREGATIONS / seconds:g}"
+            raise ConfigError("algorithm.trigger.poisson", trigger.poisson, many, expected)
 
 
 def type_name(section: object) -> str:

@@ -57,7 +57,7 @@ def jobs(name: str | None = None) -> str:
     """The job files with the first comment line of each; studies are left out. Raises ConfigError for no such file."""
     found = [(key, _comment(path)) for key, path in find_jobs().items() if name in (None, path.stem)]
     if name is not None and not found:
-        raise ConfigError("name", name, "the name of a job file that mpifl list jobs prints, such as quickstart")
+        raise ConfigError("name", name, "no such job file", "one that mpifl list jobs prints, such as quickstart")
     return _table(found)
 
 
@@ -70,7 +70,7 @@ def section(key: str, cls: type, name: str | None = None) -> str:
         return f"{key}: {_summary(cls)}\n" + textwrap.indent(_table(rows), "  ")
     found = [row for row in rows if row[0] == name.removeprefix(f"{key}.")]
     if not found:
-        raise ConfigError("name", name, f"one of {', '.join(row[0] for row in rows)}")
+        raise ConfigError("name", name, "no such name", f"one of {', '.join(row[0] for row in rows)}")
     return _table(found)
 
 

@@ -19,20 +19,20 @@ def check_class(cls: type, base: type) -> None:
     own = [c for c in cls.__mro__ if issubclass(c, base) and not c.__module__.startswith("mpifl.")]
     for c in own:
         if "__dataclass_params__" not in vars(c) and (lost := _options(c)):
-            text = f"@dataclass(frozen=True) above {_place(c)}: without it its options {', '.join(lost)} are lost"
-            raise _wrong(cls, text)
+            wrong = f"{_place(c)} is no dataclass, so its options {', '.join(lost)} are lost"
+            raise _wrong(cls, wrong, "@dataclass(frozen=True) above it")
     if own and (missing := _missing(cls, base)):
-        text = f"a class with the method {missing}: {_place(cls)} does not have it, and neither does a base class"
-        raise _wrong(cls, text)
+        wrong = f"{_place(cls)} does not have the method {missing}, and neither does a base class"
+        raise _wrong(cls, wrong, remedy="write it")
     for c in own:
         for method, line, name in _assignments(c):
-            text = f"methods that set no attribute of self: {_place(c, line)}, method {method} sets self.{name}"
-            hint = "; keep such values in the State of init_server or init_client"
-            raise _wrong(cls, text + (hint if hasattr(base, "init_server") else ""))
+            wrong = f"{_place(c, line)}, method {method} sets self.{name}"
+            hint = "keep such values in the State of init_server or init_client" if hasattr(base, "init_server") else ""
+            raise _wrong(cls, wrong, "methods that set no attribute of self", hint)
 
 
-def _wrong(cls: type, expected: str) -> ConfigError:
-    return ConfigError("name", f"{cls.__module__}:{cls.__qualname__}", expected)
+def _wrong(cls: type, wrong: str, expected: str = "", remedy: str = "") -> ConfigError:
+    return ConfigError("name", f"{cls.__module__}:{cls.__qualname__}", wrong, expected, remedy)
 
 
 def _place(cls: type, line: int | None = None) -> str:

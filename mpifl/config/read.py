@@ -57,9 +57,8 @@ def replayed(
     named, others = split_overrides(config, source, given)
     for key, value in others:
         if key not in ("output", "overwrite") and key.partition(".")[0] != "memory":
-            raise ConfigError(
-                key, value, "a replay is the recorded job; only output, overwrite and memory can be given"
-            )
+            wrong = "a replay is the recorded job, and has no such option"
+            raise ConfigError(key, value, wrong, "output, overwrite or memory")
         set_key(values, key, value)
     check_trusted(config, source, "replay", named, trust)
     return job_from_dict(values)
@@ -76,9 +75,9 @@ def load(
     values = _plain(source) if isinstance(source, Mapping) else read_yaml(find_file(source), "job")
     if all(value is None for value in values.values()):
         shown, what = ("{}", "a dict") if isinstance(source, Mapping) else (source, "a YAML file")
-        raise ConfigError("job", shown, f"{what} with name, seed, problem, algorithm, stop")
+        raise ConfigError("job", shown, "empty", f"{what} with name, seed, problem, algorithm, stop")
     if "axes" in values and "problem" not in values:
-        raise ConfigError("job", source, "a job file; this is a study, for mpifl sweep and mpifl report")
+        raise ConfigError("job", source, "this is a study", "a job file", "use mpifl sweep and mpifl report")
     for override in overrides:
         set_key(values, *parse_override(override))
     values |= _plain(keys or {})
@@ -96,7 +95,9 @@ def _left_over(error: ConfigError, overrides: Mapping[str, Any]) -> ConfigError:
     if name is None or any(f"{error.key}.".startswith(f"{key}.") for key in overrides):
         return error
     hint = f"{section}={name} replaces the whole section, {section}.name={name} only its name"
-    return ConfigError(error.key, error.value, f"{error.expected} ({hint})")
+    return ConfigError(
+        error.key, error.value, error.wrong, error.expected, "; ".join(filter(None, [error.remedy, hint]))
+    )
 
 
 def _plain(value: Any, key: str = "") -> Any:
@@ -130,19 +131,19 @@ def _text(kind: str, path: Path) -> str:
     try:
         raw = read_text_file(path)
     except FileNotFoundError:
-        raise ConfigError(kind, path, "no such file") from None
+        raise ConfigError(kind, path, "no such file", f"an existing {kind} file") from None
     except OSError as error:
-        raise ConfigError(kind, path, (error.strerror or "cannot be read").lower()) from None
+        raise ConfigError(kind, path, f"cannot be read: {error.strerror or error}", f"a readable {kind} file") from None
     except ValueError as error:
-        raise ConfigError(kind, path, f"a {kind} file; {error}") from None
+        raise ConfigError(kind, path, str(error), f"a {kind} file") from None
     if raw.startswith(b"\x89HDF\r\n"):
-        raise ConfigError(kind, path, "a YAML file; this is HDF5, which mpifl show and mpifl replay take")
+        raise ConfigError(kind, path, "this is HDF5", "a YAML file", "mpifl show and mpifl replay take a run file")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise ConfigError(kind, path, "a YAML file; this is not text")
+        raise ConfigError(kind, path, "this is not text", "a YAML file")
     return text
 
 
@@ -152,21 +153,22 @@ def _parsed(kind: str, name: str, text: str) -> dict[str, Any]:
 
     from mpifl.config import yaml_io
 
+    expected = "a YAML file of sections"
     try:
         values = yaml_io.parse(text)
         if values is None or isinstance(values, str):  # the file is empty, or prose
             return {}
         if not isinstance(values, dict):
-            raise ConfigError(kind, name, "a YAML file of sections")
+            raise ConfigError(kind, name, "it has no keys", expected)
         return {str(key): _checked(value) for key, value in values.items()}
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigError(kind, name, f"not valid YAML: {where}{error.problem or error.context}") from None
+        raise ConfigError(kind, name, f"not valid YAML: {where}{error.problem or error.context}", expected) from None
     except ConfigError:
         raise
     except Exception as error:  # YAML's constructors raise nearly anything at a wrong !!tag
-        raise ConfigError(kind, name, f"not valid YAML: {error}") from None
+        raise ConfigError(kind, name, f"not valid YAML: {error}", expected) from None
 
 
 def _checked(value: Any) -> Any:
@@ -186,7 +188,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """`key=value` as the key and the value that YAML makes of it."""
     key, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", key):
-        raise ConfigError("override", text, "key=value, as in algorithm.step_size=0.1")
+        raise ConfigError("override", text, "not key=value", "key=value, as in algorithm.step_size=0.1")
     try:
         return key, _parsed("override", text, f"value: {value}")["value"]
     except ConfigError as error:
@@ -202,7 +204,7 @@ def set_key(values: dict[str, Any], key: str, value: Any) -> None:
         if isinstance(below, str):  # `partition: iid` is short for `partition: {name: iid}`
             below = {"name": below}
         if not isinstance(below, dict | None):
-            raise ConfigError(key, value, f"{'.'.join(path[: depth + 1])} is not a section")
+            raise ConfigError(key, value, f"{'.'.join(path[: depth + 1])} is not a section", "a key that exists")
         node[part] = node = below or {}
     node[last] = value
 
@@ -225,8 +227,10 @@ class _Limits:
         self._values += 1
         self._characters += len(text) if isinstance(text, str) else 0
         if self._values > MAX_VALUES or self._characters > MAX_TEXT or depth > MAX_DEPTH:
-            text = f"references to at most {MAX_VALUES} values or {MAX_TEXT} characters, at most {MAX_DEPTH} in a chain"
-            raise ConfigError(key, "${...}", text)
+            expected = (
+                f"at most {MAX_VALUES} values or {MAX_TEXT} characters, at most {MAX_DEPTH} references in a chain"
+            )
+            raise ConfigError(key, "${...}", "the references stand for too much", expected)
 
 
 def _resolve(value: Any, values: dict[str, Any], key: str, users: tuple[str, ...], limits: _Limits) -> Any:
@@ -239,7 +243,7 @@ def _resolve(value: Any, values: dict[str, Any], key: str, users: tuple[str, ...
     if not isinstance(value, str) or "${" not in value:
         return value
     if "${" in REFERENCE.sub("", value):
-        raise ConfigError(key, value, "not valid: ${ needs a key and }, as in ${problem.clients}")
+        raise ConfigError(key, value, "a reference that does not end", "${, a key and }, as in ${problem.clients}")
     if whole := REFERENCE.fullmatch(value):  # the value keeps its type: a number, a section, a list
         return _lookup(whole[1], values, key, value, users, limits)
 
@@ -254,7 +258,7 @@ def _resolve(value: Any, values: dict[str, Any], key: str, users: tuple[str, ...
 def _lookup(target: str, values: dict[str, Any], key: str, text: str, users: tuple[str, ...], limits: _Limits) -> Any:
     """The resolved value of the dotted key `target`, which the value `text` of `key` refers to."""
     if key in users:
-        raise ConfigError(key, text, f"a value that does not refer to itself, as by {' -> '.join(users)} -> {key}")
+        raise ConfigError(key, text, f"it refers to itself, by {' -> '.join(users)} -> {key}", "another reference")
     node: Any = values
     for part in target.split("."):
         if isinstance(node, str):
@@ -264,7 +268,7 @@ def _lookup(target: str, values: dict[str, Any], key: str, text: str, users: tup
         elif isinstance(node, dict) and part in node:
             node = node[part]
         else:
-            hint = f"; a variable of the environment is the shell's: {key}=${target}" if target.isupper() else ""
-            what = target or "key without a name"
-            raise ConfigError(key, text, f"${{...}} of a key of this job; there is no {what}{hint}")
+            hint = f"a variable of the environment is the shell's: {key}=${target}" if target.isupper() else ""
+            wrong = f"there is no {target or 'key without a name'}"
+            raise ConfigError(key, text, wrong, "${...} of a key of this job", hint)
     return _resolve(node, values, target, (*users, key), limits)

@@ -40,7 +40,9 @@ class Family:
             return self.load(name)
         near = difflib.get_close_matches(name, [*names, *self.aliases], 1)
         known = f"one of {', '.join(names)}" if names else "a class of your own, as package.module:Class"
-        raise ConfigError("name", name, f"did you mean {near[0]}?" if near else known)
+        if near:
+            raise ConfigError("name", name, "no such name", remedy=f"did you mean {near[0]}?")
+        raise ConfigError("name", name, "no such name", known)
 
     def expand(self, section: Mapping[str, Any]) -> Mapping[str, Any]:
         """The section with the class' own name and the options of an alias. Raises ConfigError where it contradicts."""
@@ -65,10 +67,10 @@ def _merge(given: Mapping[str, Any], fixed: Mapping[str, Any], why: str, path: s
         if isinstance(value, Mapping):
             section = {"name": own} if isinstance(own, str) else own
             if not isinstance(section, Mapping):
-                raise ConfigError(key_path, own, f"{value['name']}, since {why}")
+                raise ConfigError(key_path, own, why, value["name"])
             merged[key] = _merge(section, value, why, f"{key_path}.")
         elif own != value:
-            raise ConfigError(key_path, own, f"{value}, since {why}")
+            raise ConfigError(key_path, own, why, str(value))
         else:
             merged[key] = value
     return merged
@@ -78,7 +80,7 @@ def import_class(name: str, base: type) -> type:
     """The class "package.module:Class", a subclass of `base`. Raises ConfigError("name", ...)."""
     found = import_object("name", name, "Class")
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError("name", name, f"a subclass of {base.__module__}.{base.__qualname__}")
+        raise ConfigError("name", name, "another class", f"a subclass of {base.__module__}.{base.__qualname__}")
     check_class(found, base)
     return found
 

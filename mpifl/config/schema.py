@@ -51,7 +51,7 @@ class Reader:
                 raise (family and _other_members(family, cls, path, key, value)) or self._unknown(path, key, value)
         for key, field in fields.items():
             if key not in given and field.default is field.default_factory is dataclasses.MISSING:
-                raise ConfigError(_join(path, key), MISSING, f"required, {self._expected(key, types_[key])}")
+                raise ConfigError(_join(path, key), MISSING, "required", self._expected(key, types_[key]))
         try:
             check_fields(cls, given)  # a class that is not a `Config` does not check its fields
             return cls(**given)
@@ -92,7 +92,7 @@ class Reader:
     def _items(self, key: str, hint: Any, value: list[Any] | tuple[Any, ...]) -> Any:
         kind, args = typing.get_origin(hint), typing.get_args(hint)
         if kind is tuple and args[-1] is not Ellipsis and len(args) != len(value):
-            raise ConfigError(key, _short(value), f"a list of {len(args)}")
+            raise ConfigError(key, _short(value), f"there are {len(value)} values", f"a list of {len(args)}")
         each = args if kind is tuple and args[-1] is not Ellipsis else [args[0]] * len(value)
         return kind(self._convert(f"{key}[{k}]", h, v) for k, (h, v) in enumerate(zip(each, value, strict=True)))
 
@@ -114,7 +114,7 @@ class Reader:
             return family.default
         if not isinstance(name, str) or name == MISSING:
             wanted = f"one of {', '.join(family.names())}" if family.names() else "package.module:Class"
-            raise ConfigError(f"{key}.name", name, f"required, {wanted}" if name == MISSING else wanted)
+            raise ConfigError(f"{key}.name", name, "required" if name == MISSING else "no name", wanted)
         with inside(key):
             return family.find(name)
 
@@ -137,7 +137,7 @@ class Reader:
             return ratio if section == path else ratio - (0.1 if ratio > 0.8 else 1) + below
 
         nearest = max(self._keys(self.cls, self.values, ""), key=likeness)
-        return ConfigError(_join(path, key), _short(value), f"no such key; the nearest is {nearest}")
+        return ConfigError(_join(path, key), _short(value), "no such key", remedy=f"the nearest is {nearest}")
 
     def _keys(self, cls: type, values: Mapping[str, Any], path: str) -> Iterator[str]:
         """Every key that may stand beside those given."""
@@ -229,16 +229,18 @@ def _other_members(family: Family, cls: type, path: str, key: str, value: object
     for field in dataclasses.fields(cls):
         if field.name == key and field.default is not dataclasses.MISSING:  # an `init=False` field is not an option
             fixed = "null" if field.default is None else getattr(field.default, "name", field.default)
-            return ConfigError(_join(path, key), _short(value), f"no such key: {key} is always {fixed} in {name}")
+            remedy = f"{key} is always {fixed} in {name}"
+            return ConfigError(_join(path, key), _short(value), "no such key", remedy=remedy)
     others = {other: family.find(other) for other in family.names() if key in fields_of(family.find(other))}
     if not others:
         return None
     pace, paces = getattr(cls, "pace", ""), {getattr(other, "pace", "") for other in others.values()}
     if pace in PACES and len(paces) == 1 and pace not in paces:
-        text = f": it {PACES[pace][0]}; {PACES[paces.pop()][1]} have it: {_enumerated([*others])}"
+        wrong = f"{name} has no {key}, as it {PACES[pace][0]}"
+        remedy = f"{PACES[paces.pop()][1]} have it: {_enumerated([*others])}"
     else:
-        text = f"; {_enumerated([*others])} {'have' if len(others) > 1 else 'has'} it"
-    return ConfigError(_join(path, key), _short(value), f"{name} has no {key}{text}")
+        wrong, remedy = f"{name} has no {key}", f"{_enumerated([*others])} {'have' if len(others) > 1 else 'has'} it"
+    return ConfigError(_join(path, key), _short(value), wrong, remedy=remedy)
 
 
 # -- small parts -------------------------------------------------------------------------------------------------------

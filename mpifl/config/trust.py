@@ -58,12 +58,12 @@ def split_overrides(
             given = {place: name for place, name in given.items() if place in found}
             first, _, last = key.partition(".")
             if value != config[first][last]:
-                raise ConfigError(key, value, f"{config[first][last]}, as {path.name} has it")
+                raise ConfigError(key, value, f"{path.name} names other code", str(config[first][last]))
             named |= given.keys()
         elif section not in found:
             others.append((key, value))
         elif value != found[section]:
-            raise ConfigError(key, value, f"{found[section]}, as {path.name} has it")
+            raise ConfigError(key, value, f"{path.name} names other code", found[section])
         else:
             named.add(section)
     return named, others
@@ -84,8 +84,8 @@ def check_trusted(
     known = code if trust is True else trust or {}
     unknown = [place for key, place in places.items() if key not in named and known.get(key) != code[key]]
     if unknown:
-        text = f"--trust (in Python trust=True) to import and run the code that this file names: {', '.join(unknown)}"
-        raise ConfigError(command, path, text)
+        wrong, remedy = f"this file names code: {', '.join(unknown)}", "to import and run it, give --trust (trust=True)"
+        raise ConfigError(command, path, wrong, remedy=remedy)
     if places:
         log.warning("%s names %s: importing it", path, ", ".join(places.values()))
 
@@ -132,7 +132,7 @@ def check_sizes(config: Mapping[str, Any], path: Path, clients: int, parameters:
         return
     given = problem.get("clients")
     if isinstance(given, int) and given != clients:
-        raise ConfigError("run file", path, f"one whose problem.clients is that of its run, {clients}, not {given}")
+        raise ConfigError("run file", path, f"problem.clients is {given}", f"that of its run, {clients}")
     for section, names in SIZES.items():
         options = problem.get(section)
         if not isinstance(options, Mapping) or ":" in str(options.get("name")):
@@ -141,5 +141,5 @@ def check_sizes(config: Mapping[str, Any], path: Path, clients: int, parameters:
             sizes = value if isinstance(value, list) and key == "hidden" else [value]
             too_large = [size for size in sizes if isinstance(size, int) and size > max(parameters, HARMLESS)]
             if too_large and key != "seed" and (not names or key in names):
-                text = f"one whose problem.{section}.{key} is at most its {parameters} parameters; it is {too_large[0]}"
-                raise ConfigError("run file", path, text)
+                wrong = f"problem.{section}.{key} is {too_large[0]}"
+                raise ConfigError("run file", path, wrong, f"at most its {parameters} parameters")

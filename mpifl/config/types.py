@@ -88,7 +88,7 @@ def check_fields(cls: type, values: Mapping[str, Any]) -> None:
 def _check(key: str, hint: Any, value: Any) -> None:
     if any(_admits(member, value) for member in members(hint)):
         if isinstance(value, int) and abs(value) > INT64_MAX:
-            raise ConfigError(key, value, f"an integer of at most {INT64_MAX}")
+            raise ConfigError(key, value, "too large", f"an integer of at most {INT64_MAX}")
         return
     lists = [m for m in members(hint) if typing.get_origin(m) in (list, tuple)]
     if lists and isinstance(value, list | tuple):
@@ -101,8 +101,8 @@ def _check(key: str, hint: Any, value: Any) -> None:
 def wrong_value(key: str, value: object, shown: object, expected: str) -> ConfigError:
     """The error for a value of another type; a number in quotes, as from the environment, is shown as text."""
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,30}(\.\d*)?", value):
-        return ConfigError(key, repr(value), f"{expected}; this is text")
-    return ConfigError(key, shown, expected)
+        return ConfigError(key, repr(value), "this is text", expected)
+    return ConfigError(key, shown, "not valid", expected)
 
 
 def _admits(hint: Any, value: Any) -> bool:

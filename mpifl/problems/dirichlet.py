@@ -39,8 +39,8 @@ class Dirichlet(Partition):
         sizes = np.bincount(y, minlength=classes)
         least = self.min_samples or batch
         if least * clients > len(y):
-            most = f"at most {len(y) // clients} for {clients} clients and {len(y)} rows"
-            raise ConfigError("problem.partition.min_samples", least, most)
+            wrong = f"there are {len(y)} rows for {clients} clients"
+            raise ConfigError("problem.partition.min_samples", least, wrong, f"at most {len(y) // clients}")
         counts = self._counts(sizes, clients, least)
         generator = stream(self.seed, "partition", round=1)  # a separate stream: the number of redraws does not matter
         owner = np.empty(len(y), np.int64)
@@ -57,8 +57,9 @@ class Dirichlet(Partition):
             counts = candidates(generator, self.alpha, sizes, clients, least)
             if len(counts):
                 return counts[0]
-        expected = f"a smaller number, a larger alpha or fewer clients: none of {draws} splits gave each client as many"
-        raise ConfigError("problem.partition.min_samples", least, expected)
+        wrong = f"none of {draws} splits gave each client as many"
+        remedy = "choose a smaller number, a larger alpha or fewer clients"
+        raise ConfigError("problem.partition.min_samples", least, wrong, remedy=remedy)
 
 
 def candidates(generator: np.random.Generator, alpha: float, sizes: np.ndarray, clients: int, least: int) -> np.ndarray:

@@ -17,10 +17,13 @@ def load(config: ProblemConfig) -> Problem:
     problem = _load(config)
     if config.validation_split is not None and not problem.validation_rows:
         most = int(problem.samples.max())
-        text = f"null, or a fraction that is at least one row of some client: the largest has {most:,} rows"
+        wrong, expected = (
+            f"no client has a row to hold out: the largest has {most:,} rows",
+            "null, or a larger fraction",
+        )
         if config.validation_split * most >= 1:
-            text = f"null: a {type(problem).__qualname__} holds no rows out"
-        raise ConfigError("problem.validation_split", config.validation_split, text)
+            wrong, expected = f"a {type(problem).__qualname__} holds no rows out", "null"
+        raise ConfigError("problem.validation_split", config.validation_split, wrong, expected)
     return problem
 
 
@@ -44,8 +47,8 @@ def _import_torch(config: ProblemConfig) -> None:
             import_module(name)
     except ImportError as error:
         key, value = ("entry", config.entry) if config.entry else ("model", getattr(config.model, "name", ""))
-        text = f"torch and greenlet installed, as by pip install 'mpifl[torch]' ({error})"
-        raise ConfigError(f"problem.{key}", value, text) from error
+        wrong, remedy = f"it needs torch and greenlet: {error}", "pip install 'mpifl[torch]'"
+        raise ConfigError(f"problem.{key}", value, wrong, remedy=remedy) from error
 
 
 def check_optimizer(config: ProblemConfig, optimizer: OptimizerSettings) -> None:

@@ -56,8 +56,9 @@ class ClassesPerClient(Partition):
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         if self.m > classes or clients * self.m % classes:
-            text = f"at most {classes} (classes), with {clients} * m a multiple of {classes}"
-            raise ConfigError("problem.partition.m", self.m, text)
+            wrong = f"the shards of {classes} classes do not go round {clients} clients"
+            expected = f"at most {classes}, with {clients} * m a multiple of {classes}"
+            raise ConfigError("problem.partition.m", self.m, wrong, expected)
         generator = stream(self.seed, "partition")
         left = np.full(classes, clients * self.m // classes)  # shards not assigned yet
         holders: list[list[int]] = [[] for _ in range(classes)]
@@ -81,7 +82,7 @@ class Natural(Partition):
     name: str = "natural"
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
-        raise ConfigError("problem.partition", self.name, "another partition: these data do not come by client")
+        raise ConfigError("problem.partition", self.name, "these data do not come by client", "another partition")
 
 
 PARTITIONS: dict[str, type[Partition]] = {

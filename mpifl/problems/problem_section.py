@@ -60,36 +60,37 @@ class ProblemConfig(Config):
         if uses_torch and self.torch is None:
             self._fill("torch", Torch())
         elif self.torch is not None and not uses_torch:
-            raise ConfigError("torch", "a section", "null: the model is not a torch module")
+            raise ConfigError("torch", "a section", "the model is not a torch module", "null")
         if self.torch and self.torch.autocast and self.dtype != "float32":
-            raise ConfigError("torch.autocast", self.torch.autocast, "null, or dtype float32: float64 stays as it is")
+            raise ConfigError("torch.autocast", self.torch.autocast, "float64 stays as it is", "null, or dtype float32")
         if self.entry is not None:
             self._check_entry()
             return
         if self.options is not None:
-            raise ConfigError("options", self.options, "null: they are for problem.entry")
+            raise ConfigError("options", self.options, "they are for problem.entry, which is null", "null")
         data = self.data or self.model.data()
         self._fill("data", data)
         self._fill("partition", self.partition or (Natural() if data.natural else Iid()))
         if isinstance(self.partition, Natural) and not data.natural:
-            raise ConfigError("partition", "natural", "another partition: these data do not come by client")
+            raise ConfigError("partition", "natural", "these data do not come by client", "another partition")
         self._fill("clients", self.clients or self.model.fixed_clients() or data.default_clients)
         self.model.check(data, self.settings)
         if self.clients is None and not data.natural:
-            raise ConfigError("clients", None, "an integer of at least 1")
+            raise ConfigError("clients", None, "required", "an integer of at least 1")
 
     def _check_entry(self) -> None:
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", self.entry or ""):
-            raise ConfigError("entry", self.entry, "package.module:function")
+            raise ConfigError("entry", self.entry, "no name of a function", "package.module:function")
         for key, given in (("data", self.data), ("partition", self.partition)):
             if given is not None:
-                raise ConfigError(key, getattr(given, "name", given), "null: with problem.entry the data are your own")
+                wrong = "with problem.entry the data are your own"
+                raise ConfigError(key, getattr(given, "name", given), wrong, "null")
         if self.model != Logistic():
-            raise ConfigError("model", getattr(self.model, "name", ""), "none: with problem.entry it is your own")
+            raise ConfigError("model", getattr(self.model, "name", ""), "with problem.entry it is your own", "none")
         if self.options is not None and not (
             isinstance(self.options, dict) and all(isinstance(key, str) for key in self.options)
         ):
-            raise ConfigError("options", self.options, "a section: the keyword arguments of problem.entry")
+            raise ConfigError("options", self.options, "no section", "the keyword arguments of problem.entry by name")
 
     def _fill(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)  # frozen only once it is constructed

@@ -40,7 +40,7 @@ class RowModel(Model):
         from mpifl.problems.data.no_data import NoData
 
         if isinstance(data, NoData):
-            raise ConfigError("data", data.name, "a data set: this model needs one")
+            raise ConfigError("data", data.name, "this model needs data", "a data set")
 
     def size(self, data: Data, settings: ProblemSettings) -> ProblemSize | None:
         clients = settings.clients
@@ -98,7 +98,8 @@ class RowProblem(Problem):
         rows = data.read(settings.folder(), settings.download, settings.clients)
         labels = np.concatenate([rows.y, rows.y_test])
         if not len(rows.y) or labels.min() < 0 or labels.max() >= rows.classes:
-            raise ConfigError("problem.data", _name(data), f"rows with labels 0 to {rows.classes - 1}")
+            wrong = f"labels from {labels.min()} to {labels.max()}" if len(rows.y) else "no rows"
+            raise ConfigError("problem.data", _name(data), wrong, f"rows with labels 0 to {rows.classes - 1}")
         owner, self.clients = _owners(partition, settings, rows)
         held = held_out(settings.test_split, owner, np.ones(len(owner), bool), "test split")
         validation = held_out(settings.validation_split, owner, ~held, "validation split")
@@ -106,7 +107,7 @@ class RowProblem(Problem):
         self.samples = np.bincount(owner[train_rows], minlength=self.clients).astype(np.int64)
         if not self.samples.all():
             none = int(self.samples.argmin())
-            raise ConfigError("problem.clients", self.clients, f"rows for every client: client {none} would have none")
+            raise ConfigError("problem.clients", self.clients, f"client {none} would have no rows", "fewer clients")
         self.model, self.l2, self.dtype = model, settings.l2, np.dtype(settings.dtype)
         self._settings = settings
         self.layout = self._layout(rows)
@@ -159,8 +160,8 @@ class RowProblem(Problem):
     def _layout(self, rows: Rows) -> Layout:
         """Names and shapes of the model's parts. Raises ConfigError where the rows are not for this model."""
         if rows.tokens:
-            text = "a model for text, char-lstm or lstm: these data are text"
-            raise ConfigError("problem.model", getattr(self.model, "name", ""), text)
+            wrong, expected = "these data are text", "a model for text, char-lstm or lstm"
+            raise ConfigError("problem.model", getattr(self.model, "name", ""), wrong, expected)
         return self.model.layout(rows.x.shape[1], rows.classes)
 
     def initial(self, seed: int) -> np.ndarray:
@@ -312,12 +313,14 @@ def _owners(partition: Partition, settings: ProblemSettings, rows: Rows) -> tupl
     if isinstance(partition, Natural) and rows.owner is not None:
         clients = int(rows.owner.max()) + 1
         if settings.clients not in (None, clients):
-            raise ConfigError("problem.clients", settings.clients, f"{clients}, as the data have them, or null")
+            raise ConfigError("problem.clients", settings.clients, f"the data have {clients}", f"{clients}, or null")
         return rows.owner, clients
     if settings.clients is None:
-        raise ConfigError("problem.clients", None, "an integer of at least 1")
+        raise ConfigError("problem.clients", None, "required", "an integer of at least 1")
     if settings.clients > len(rows.y):
-        raise ConfigError("problem.clients", settings.clients, f"at most {len(rows.y)}, the number of training rows")
+        raise ConfigError(
+            "problem.clients", settings.clients, f"there are {len(rows.y)} training rows", f"at most {len(rows.y)}"
+        )
     batch = settings.batch_size or 1
     return partition.owners(rows.y, rows.classes, settings.clients, batch), settings.clients
 
@@ -382,8 +385,8 @@ def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -
             for k in range(0, len(order), CHUNK):
                 np.divide(x[order[k : k + CHUNK]], divisor, out=result[k : k + CHUNK], dtype=dtype, casting="unsafe")
     except FloatingPointError:
-        wide = f"one that holds the data: they have numbers beyond {np.finfo(dtype).max:.3g}"
-        raise ConfigError("problem.dtype", dtype, wide) from None
+        wrong = f"the data have numbers beyond {np.finfo(dtype).max:.3g}"
+        raise ConfigError("problem.dtype", dtype, wrong, "a type that holds them") from None
     return result
 
 

@@ -35,7 +35,7 @@ class Torch(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise ConfigError("device", self.device, "cpu, cuda or cuda:K")
+            raise ConfigError("device", self.device, "no such device", "cpu, cuda or cuda:K")
 
     def with_defaults(self, repeatable: bool) -> Torch:
         """Nulls replaced by what the clock needs; repeatable: another run must give the same bits. Only `threads` stays

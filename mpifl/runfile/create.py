@@ -55,7 +55,9 @@ def new_file(path: Path, overwrite: bool, aside: Path | None = None) -> Iterator
         rename(temporary, path, overwrite)
     except OSError as error:
         _discard(file, temporary)
-        raise ConfigError("output", path, f"a file that can be written ({error_text(error)})") from error
+        raise ConfigError(
+            "output", path, f"cannot be written: {error_text(error)}", "a file that can be written"
+        ) from error
     except BaseException:
         _discard(file, temporary)
         raise
@@ -64,18 +66,19 @@ def new_file(path: Path, overwrite: bool, aside: Path | None = None) -> Iterator
 def refuse_existing(path: Path, overwrite: bool) -> None:
     """Raises ConfigError if `path` is a directory, or it or checkpoints beside it exist and `overwrite` is false."""
     if path.is_dir():
-        raise ConfigError("output", path, "a file name; this is a directory")
+        raise ConfigError("output", path, "this is a directory", "the name of a file")
     if not overwrite and os.path.lexists(path):
-        raise ConfigError("output", path, "a new file; this one exists (overwrite=true replaces it)")
+        raise ConfigError("output", path, "the file exists", remedy="choose another name, or overwrite=true")
     folder = folder_of(path)
     try:
         found = sets(folder)
     except OSError as error:
-        raise ConfigError("output", path, f"a folder {folder.name} that can be read ({error_text(error)})") from error
-    if found and not overwrite:
         raise ConfigError(
-            "output", path, f"{folder.name} holds checkpoints of another run (overwrite=true replaces them)"
-        )
+            "output", path, f"{folder.name} cannot be read: {error_text(error)}", "a readable folder"
+        ) from error
+    if found and not overwrite:
+        wrong = f"{folder.name} holds checkpoints of another run"
+        raise ConfigError("output", path, wrong, remedy="choose another name, or overwrite=true")
 
 
 def refuse_live(path: Path) -> None:
@@ -87,11 +90,16 @@ def refuse_live(path: Path) -> None:
     except ConfigError:  # the file may be anything
         running, host = False, None
         if is_locked(path):
-            raise ConfigError("output", path, "a file that no other process has locked") from None
+            raise ConfigError(
+                "output",
+                path,
+                "another process has locked the file",
+                remedy="choose another name, or wait for that process",
+            ) from None
     if running:
         check_not_written(path, "output", host)
     if not folder.is_symlink() and is_locked(folder):
-        raise ConfigError("output", path, f"a run that has ended; {folder.name} is still being written")
+        raise ConfigError("output", path, f"{folder.name} is still being written", "a run that has ended")
 
 
 def rename(temporary: Path, path: Path, overwrite: bool) -> None:

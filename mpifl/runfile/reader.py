@@ -149,25 +149,23 @@ class Run(RunTables):
                 if isinstance(error, ConfigError):
                     raise
                 if isinstance(error, Refused):
-                    raise _damaged(self.path, f"a run file as mpifl writes it; in this one {error}") from error
+                    raise _damaged(self.path, str(error), "a run file as mpifl writes it") from error
                 slow = attempt + 1 >= MIN_ATTEMPTS and time.monotonic() - begin > MAX_ATTEMPTS_SECONDS
                 if closed or slow or attempt + 1 == MAX_ATTEMPTS or not self.path.exists():
-                    expected = (
-                        "a complete file; this one is truncated" if "truncated" in str(error) else "a readable run file"
-                    )
-                    raise _damaged(self.path, f"{expected} ({error})") from error
+                    wrong = f"{'truncated' if 'truncated' in str(error) else 'cannot be read'}: {error}"
+                    raise _damaged(self.path, wrong, "a complete run file") from error
             time.sleep(OPEN_INTERVAL)
 
     def _read(self) -> None:
         file = self._open_file
         if "schema" not in file.attrs:
-            raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
+            raise _bad(self.path, "this is another HDF5 file", "a run file of mpifl")
         # Before anything is read; tables that refer to others first, so that what they refer to is there.
         opened = datasets(file, ["checksums", *reversed(TABLES)])
         schema = plain(read_attribute(file, "schema"))
         if isinstance(schema, int) and schema > SCHEMA:
-            expected = f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl"
-            raise ConfigError("run file", self.path, expected)
+            wrong, expected = f"it has schema {schema}", f"a run file of schema {SCHEMA} or older"
+            raise ConfigError("run file", self.path, wrong, expected, "update mpifl")
         self.attrs = {name: plain(read_attribute(file, name)) for name in file.attrs}
         self._frames: dict[str, DataFrame] = {}
         self._config: dict[str, Any] | None = None
@@ -196,7 +194,7 @@ class Run(RunTables):
                 start = (rows - 1) // dataset.chunks[0] * dataset.chunks[0]
                 chunk = dataset.id.get_chunk_info_by_coord((start,))
                 if chunk.byte_offset is None or chunk.byte_offset + (rows - start) * dataset.dtype.itemsize > size:
-                    raise _damaged(self.path, "a complete file; this one is truncated")
+                    raise _damaged(self.path, "truncated", "a complete run file")
 
     @property
     def status(self) -> str:
@@ -219,7 +217,9 @@ class Run(RunTables):
             try:
                 self._config = dict(parse_yaml(self.attrs.get("config") or "{}", Loader) or {})
             except (yaml.YAMLError, *DAMAGE_ERRORS) as error:
-                raise _damaged(self.path, f"a run file with a configuration ({error})") from error
+                raise _damaged(
+                    self.path, f"its configuration cannot be read: {error}", "an undamaged run file"
+                ) from error
         return self._config
 
     @property
@@ -232,7 +232,7 @@ class Run(RunTables):
         with _readable(self.path):
             x: np.ndarray = file["model/x"][()]
         if self.model_version < 0:
-            raise _bad(self.path, "a complete model; this run ended while it was written")
+            raise _bad(self.path, "the run ended while its model was written", "a complete model")
         return x
 
     @property
@@ -414,12 +414,12 @@ class Run(RunTables):
         return f"<Run {self.path} {self.status}, {self._rows['updates']} updates>"
 
 
-def _bad(path: Path, expected: str) -> UnreadableRun:
-    return UnreadableRun("run file", path, expected)
+def _bad(path: Path, wrong: str, expected: str) -> UnreadableRun:
+    return UnreadableRun("run file", path, wrong, expected)
 
 
-def _damaged(path: Path, expected: str) -> DamagedRun:
-    return DamagedRun("run file", path, expected)
+def _damaged(path: Path, wrong: str, expected: str) -> DamagedRun:
+    return DamagedRun("run file", path, wrong, expected)
 
 
 @contextlib.contextmanager
@@ -428,7 +428,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGE_ERRORS as error:
-        raise _damaged(path, f"a readable run file ({error})") from error
+        raise _damaged(path, f"cannot be read: {error}", "an undamaged run file") from error
 
 
 def _open(path: Path) -> tuple[h5py.File, bool]:
@@ -440,9 +440,9 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
     except OSError as error:
         lost = error.errno in (errno.ENOENT, errno.EIO)
         kind = UnreadableRun if lost else ConfigError
-        raise kind("run file", path, f"a file that can be read ({error.strerror})") from error
+        raise kind("run file", path, f"cannot be read: {error.strerror}", "a readable run file") from error
     if len(start) < 12 or not start.startswith(MAGIC):
-        raise _bad(path, "an HDF5 file")
+        raise _bad(path, "no HDF5 file", "a run file of mpifl")
     # Byte 11 of a version 3 superblock is set while a writer has the file open. HDF5 itself takes a file that grows
     # while it is opened for a truncated one.
     if start[8] == 3 and start[11]:

@@ -96,7 +96,7 @@ def check_not_written(path: Path, key: str, host: str | None = None) -> None:
     Where locks cannot tell, it watches the file for at most WATCH_TIME, and logs that it has waited.
     """
     locked = is_locked(path)
-    live = ConfigError(key, path, "a run that has ended; this one is still being written")
+    live = ConfigError(key, path, "the run is still being written", "one that has ended")
     if locked:
         raise live
     if (locked is False and host == host_name()) or time.time() - path.stat().st_mtime > STALE_AGE:

@@ -365,14 +365,21 @@ def _check_not_resumed(path: Path, session: str | None) -> None:
         if session is not None:
             raise
     if found != session:
-        raise ConfigError("run file", path, "one that no other process has resumed; this one was resumed meanwhile")
+        raise ConfigError(
+            "run file",
+            path,
+            "another process has resumed the run meanwhile",
+            remedy="resume it again when that has ended",
+        )
 
 
 def _updates_by_client(path: Path, file: h5py.File, n: int) -> np.ndarray:
     """(n,) updates of each client. Raises ConfigError for a client that does not exist."""
     clients = file["updates/client"][...]
     if clients.size and (clients.min() < 0 or clients.max() >= n):
-        raise ConfigError("checkpoint", folder_of(path), f"rows of clients 0 to {n - 1}; this one has those of others")
+        raise ConfigError(
+            "checkpoint", folder_of(path), "it has rows of other clients", f"rows of clients 0 to {n - 1}"
+        )
     return np.bincount(clients, minlength=n)
 
 

@@ -155,8 +155,8 @@ class TraceAvailability(Availability):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.period is None) != (self.after == "off"):
-            text = "null with after=off" if self.period else "the length of the trace in seconds, with after=repeat"
-            raise ConfigError("period", self.period, text)
+            expected = "null" if self.period else "the length of the trace in seconds"
+            raise ConfigError("period", self.period, f"the trace has after={self.after}", expected)
 
     def on_periods(self, clients: int, seed: int) -> NextOn:
         rows = read_trace(self.path, ("start", "end"), clients)
@@ -191,12 +191,14 @@ class TraceAvailability(Availability):
         found: list[tuple[float, float]] = []
         for line, (start, end) in rows:
             if not start < end:
-                raise wrong(self.path, line, f"start < end; it has start {start:g}, end {end:g}")
+                raise wrong(self.path, line, f"it has start {start:g}, end {end:g}", "start < end")
             if found and start < found[-1][1]:
-                text = f"start >= {found[-1][1]:g}, the end of client {i}'s row before; it has start {start:g}"
-                raise wrong(self.path, line, text)
+                text = f"it has start {start:g}, before the end of client {i}'s row before"
+                raise wrong(self.path, line, text, f"start >= {found[-1][1]:g}")
             if self.period and end > self.period:
-                raise ConfigError("period", self.period, f"at least {end:g}, an end of client {i} (line {line})")
+                raise ConfigError(
+                    "period", self.period, f"client {i} has an end after it (line {line})", f"at least {end:g}"
+                )
             if found and start == found[-1][1]:
                 found[-1] = found[-1][0], end
             else:

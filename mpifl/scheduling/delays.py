@@ -133,7 +133,9 @@ def each(key: str, value: float | list[float], clients: int) -> list[float]:
     if not isinstance(value, list | tuple):
         return [float(value)] * clients
     if len(value) != clients:
-        raise ConfigError(key, f"{len(value)} values", f"one number, or {clients}, one per client")
+        raise ConfigError(
+            key, f"{len(value)} values", f"there are {clients} clients", "one number, or one for each client"
+        )
     return [float(v) for v in value]
 
 
@@ -194,8 +196,8 @@ class Trace(Delay):
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         times = [[seconds for _, (seconds,) in rows] for rows in read_trace(self.path, ("seconds",), clients)]
         if missing := [i for i, t in enumerate(times) if not sum(t)]:
-            text = f"at least one time above 0 for every client; none for client {missing[0]}"
-            raise ConfigError("path", self.path, text)
+            wrong = f"client {missing[0]} has no time above 0"
+            raise ConfigError("path", self.path, wrong, "at least one for every client")
         if self.exhausted == "repeat":
             return lambda client, round: times[client][round % len(times[client])]
 

@@ -154,14 +154,14 @@ class ReplaySchedule:
 def _incidents(run: Run) -> list[ClientIncident]:
     events, clients = run.events, run.updates.client
     if (events.kind == "rehosted").any():
-        text = "a run without rehosted clients: they continue from an older state, which it does not hold"
-        raise ConfigError("run file", run.path, text)
+        wrong = "rehosted clients continue from an older state, which the file does not hold"
+        raise ConfigError("run file", run.path, wrong, "a run without them")
     if events.text[events.kind == "changed"].str.startswith("algorithm.").any():
-        raise ConfigError("run file", run.path, "a run whose method was the same from its start to its end")
+        raise ConfigError("run file", run.path, "its method was changed on the way", "a run of one method")
     failures = events[events.kind.isin(["refused", "lost"])]
     lost = failures[(failures.kind == "lost") & (failures.updates >= 0)]
     late = any((clients[row.updates :] == row.client).any() for row in lost.itertuples())
     if late or not failures.client.between(0, len(run.clients) - 1).all():
-        raise ConfigError("run file", run.path, "events that agree with the updates: a lost client has none later")
+        raise ConfigError("run file", run.path, "a lost client has updates later", "events that agree with the updates")
     columns = ["kind", "time", "client", "text", "updates", "version"]
     return [ClientIncident(*row) for row in failures[columns].itertuples(index=False)]

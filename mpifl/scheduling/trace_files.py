@@ -37,21 +37,21 @@ def read_trace(path: str, columns: tuple[str, ...], clients: int) -> list[list[t
         for line, client, times in _rows(text, columns):
             if not 0 <= client < clients or not all(0 <= time <= LONGEST for time in times):
                 expected = f"0 <= client < {clients} and times from 0 to {LONGEST:g}"
-                raise wrong(path, line, f"{expected}; it has client {client}, {_named(columns, times)}")
+                raise wrong(path, line, f"it has client {client}, {_named(columns, times)}", expected)
             found[client].append((line, times))
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        text = f"a readable CSV file with the columns client, {', '.join(columns)} ({printable(error, most=200)})"
-        raise ConfigError("path", path or "''", text) from error
+        expected = f"a readable CSV file with the columns client, {', '.join(columns)}"
+        raise ConfigError("path", path or "''", printable(error, most=200), expected) from error
     if missing := [i for i, rows in enumerate(found) if not rows]:
-        raise ConfigError("path", path, f"at least one row for every client; client {missing[0]} has none")
+        raise ConfigError("path", path, f"client {missing[0]} has no row", "at least one for every client")
     return found
 
 
-def wrong(path: str, line: int, expected: str) -> ConfigError:
+def wrong(path: str, line: int, text: str, expected: str) -> ConfigError:
     """The error for a line of a trace file; the header is line 1."""
-    return ConfigError("path", path, f"{expected} (line {line})")
+    return ConfigError("path", path, f"line {line}: {text}", expected)
 
 
 def _located(path: str) -> Path:
@@ -59,7 +59,9 @@ def _located(path: str) -> Path:
         return Path(path)
     name = path.removeprefix(PACKAGED)
     if name not in packaged_traces():
-        raise ConfigError("path", path, f"a file, or {PACKAGED}NAME with one of {', '.join(packaged_traces())}")
+        raise ConfigError(
+            "path", path, "no such trace", f"a file, or {PACKAGED}NAME with one of {', '.join(packaged_traces())}"
+        )
     return FOLDER / f"{name}.csv"
 
 

@@ -29,13 +29,13 @@ def load_metrics(names: Sequence[str]) -> dict[str, Metric]:
     for name in names:
         if ":" not in name:
             if find_spec("sklearn") is None:
-                text = "scikit-learn installed, as by pip install scikit-learn"
-                raise ConfigError("evaluate.metrics", name, text)
+                wrong, remedy = "scikit-learn, which computes it, is not installed", "pip install scikit-learn"
+                raise ConfigError("evaluate.metrics", name, wrong, remedy=remedy)
             found[name] = METRICS[name]
             continue
         function = import_object("evaluate.metrics", name, "function")
         if not callable(function) or isinstance(function, type):
-            raise ConfigError("evaluate.metrics", name, f"{WANTED}; it is {_kind(function)}")
+            raise ConfigError("evaluate.metrics", name, f"it is {_kind(function)}", WANTED)
         found[name] = function
     return found
 
@@ -58,9 +58,9 @@ def _value(name: str, metric: Metric, labels: np.ndarray, scores: np.ndarray) ->
         if is_from_signal(error):
             raise
         text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        raise ConfigError("evaluate.metrics", name, f"{WANTED}; it raised {text[:200]}") from error
+        raise ConfigError("evaluate.metrics", name, f"it raised {text[:200]}", WANTED) from error
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
-        raise ConfigError("evaluate.metrics", name, f"{WANTED}; it returned {_kind(value)}")
+        raise ConfigError("evaluate.metrics", name, f"it returned {_kind(value)}", WANTED)
     return float(value)
 
 
@@ -78,8 +78,8 @@ def check_evaluation(job: Job, problem: Problem) -> None:
         return
     x = problem.initial(job.seed)
     if job.evaluate.clients and np.isnan(problem.client_accuracies(x)).all():
-        text = "false, or problem.test_split such as 0.2: no client has an accuracy on test rows of its own"
-        raise ConfigError("evaluate.clients", True, text)
+        wrong, remedy = "no client has an accuracy on test rows of its own", "or set problem.test_split, such as 0.2"
+        raise ConfigError("evaluate.clients", True, wrong, "false", remedy)
     if not job.evaluate.metrics:
         return
     names = ", ".join(job.evaluate.metrics)
@@ -87,17 +87,17 @@ def check_evaluation(job: Job, problem: Problem) -> None:
         found = problem.test_scores(x)
     except NotImplementedError:
         model = type(job.problem.model).__qualname__
-        raise ConfigError("evaluate.metrics", names, f"none: the model {model} has no method scores") from None
+        raise ConfigError("evaluate.metrics", names, f"the model {model} has no method scores", "none") from None
     if found is None:
-        raise ConfigError(
-            "evaluate.metrics", names, "none: this problem has no class labels, or no scores of the classes"
-        )
+        wrong = "this problem has no class labels, or no scores of the classes"
+        raise ConfigError("evaluate.metrics", names, wrong, "none")
     if not len(found[0]):
-        raise ConfigError("evaluate.metrics", names, "none, or problem.test_split such as 0.2: there are no test rows")
+        remedy = "or set problem.test_split, such as 0.2"
+        raise ConfigError("evaluate.metrics", names, "there are no test rows", "none", remedy)
     measure(load_metrics(job.evaluate.metrics), *found)
 
 
 def check_target(job: Job, problem: Problem) -> None:
     """Raises ConfigError where a run is to end at a test accuracy, and the first model has none."""
     if job.stop.accuracy and isnan(problem.evaluate(problem.initial(job.seed)).get("test_accuracy", nan)):
-        raise ConfigError("stop.accuracy", job.stop.accuracy, "null: this problem has no test accuracy")
+        raise ConfigError("stop.accuracy", job.stop.accuracy, "this problem has no test accuracy", "null")

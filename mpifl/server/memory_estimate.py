@@ -256,8 +256,6 @@ def check_memory(
         if need > free:
             where = f"on {host}" if name == "this host" else f"in {name} on {host}"
             who = "" if len(hellos) == 1 else f" for {len(members)} ranks" if len(members) > 1 else " for a rank"
-            text = (
-                f"at most {gigabytes(free)}{who} (free {where}, of {gigabytes(total)}): the run is estimated to need "
-                f"{found.describe()}; memory.check=false runs it all the same"
-            )
-            raise ConfigError("memory", gigabytes(need), text)
+            wrong = f"the run is estimated to need {found.describe()}"
+            expected = f"at most {gigabytes(free)}{who} (free {where}, of {gigabytes(total)})"
+            raise ConfigError("memory", gigabytes(need), wrong, expected, "memory.check=false runs it all the same")

@@ -30,6 +30,8 @@ from mpifl.runfile.run_lock import check_not_written
 from mpifl.safe_input import parse_yaml
 from mpifl.server.client_table import LIVE
 
+ANEW = "run the job again, which starts it anew"  # what to do where a run cannot be resumed
+
 log = logging.getLogger(__package__)
 # Keys, and beginnings of keys, that a resume can change.
 CHANGEABLE = ("stop", "evaluate.every", "evaluate.updates", "algorithm.step_size", "checkpoint", "memory")
@@ -91,9 +93,9 @@ def find_resume_point(
     except UnreadableRun as error:
         checkpoint, passed = newest(folder, None, partial(undone, folder))
         if checkpoint is None:
-            why = "; ".join([error.expected, *passed])
-            expected = f"a run file that can be read, or a complete checkpoint in {folder}: {why}"
-            raise ConfigError("resume", path, expected) from error
+            wrong = "; ".join([error.wrong, f"there is no complete checkpoint in {folder}", *passed])
+            expected = "a run file that can be read, or a complete checkpoint"
+            raise ConfigError("resume", path, wrong, expected, ANEW) from error
         if path.exists():
             check_not_written(path, "resume")
             aside = spare_name(path, "damaged")
@@ -101,8 +103,8 @@ def find_resume_point(
         else:
             passed.insert(0, f"{path.name} is missing")
     if checkpoint is None and not reached:
-        why = f": {'; '.join(passed)}" if passed else ""
-        raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder}{why}")
+        wrong = "; ".join([f"there is no complete checkpoint in {folder}", *passed])
+        raise ConfigError("resume", path, wrong, remedy=ANEW)
     snapshot = checkpoint.server() if checkpoint else None
     config = _config(snapshot, folder) if snapshot else config
     named, others = split_overrides(config, path, given)
@@ -129,8 +131,8 @@ def _restart(job: Job, changed: Iterable[str], passed: Sequence[str]) -> Restart
     """A completed run from its start to a later end. Raises ConfigError where that is another run."""
     path = Path(job.output)
     if job.clock.mode != "virtual" or any(not key.startswith("stop") for key in changed):
-        why = "".join(f"; {clause}" for clause in passed)
-        raise ConfigError("resume", path, f"a completed run with a checkpoint at its end (checkpoint.end: true){why}")
+        wrong = "; ".join(["the completed run has no checkpoint at its end", *passed])
+        raise ConfigError("resume", path, wrong, "a run with checkpoint.end: true")
     aside = spare_name(path, "before")
     log.warning("%s has no checkpoint: computing it again from its start; this file is kept as %s", path, aside.name)
     return Restart(job, aside)
@@ -153,7 +155,8 @@ class Reached(NamedTuple):
         for key, value in self._asdict().items():
             target = getattr(job.stop, key)
             if target is not None and target <= value:
-                raise ConfigError(f"stop.{key}", target, f"more than the {value:.6g} that the run has reached, or null")
+                wrong = f"the run has reached {value:.6g}"
+                raise ConfigError(f"stop.{key}", target, wrong, "more than that, or null")
 
 
 def _change(config: dict[str, Any], overrides: Iterable[tuple[str, Any]]) -> dict[str, tuple[Any, Any]]:
@@ -165,7 +168,7 @@ def _change(config: dict[str, Any], overrides: Iterable[tuple[str, Any]]) -> dic
     changed = {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
     for key, value in overrides:
         if not key.startswith(CHANGEABLE):
-            raise ConfigError(key, value, f"one of the keys that a resume can change: {', '.join(CHANGEABLE)}")
+            raise ConfigError(key, value, "a resume cannot change it", f"one of {', '.join(CHANGEABLE)}")
     return changed
 
 
@@ -198,7 +201,9 @@ def _config(snapshot: ServerSnapshot, folder: Path) -> dict[str, Any]:
     try:
         return dict(parse_yaml(snapshot.config, yaml.SafeLoader) or {})
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise ConfigError("checkpoint", folder, f"one with a configuration ({error})") from error
+        raise ConfigError(
+            "checkpoint", folder, f"its configuration cannot be read: {error}", "an undamaged one"
+        ) from error
 
 
 def _is_undone(run: Run, manifest: Manifest) -> bool:
@@ -210,9 +215,12 @@ def _is_undone(run: Run, manifest: Manifest) -> bool:
 def _check_resumable(run: Run, extend: bool) -> None:
     """Raises ConfigError for a replay, a live run, or one that is completed; extend: a later end is given."""
     if run.status == "completed" and not run.open_ended and not extend:
-        raise ConfigError("resume", run.path, "a later end of this completed run: stop.updates=N or stop.time=S")
+        remedy = "to go on, give a later end: stop.updates=N or stop.time=S"
+        raise ConfigError("resume", run.path, "the run is completed", remedy=remedy)
     if run.attrs.get("clock") == "replay":
-        raise ConfigError("resume", run.path, "a run; repeat a replay from the run that it replays")
+        raise ConfigError(
+            "resume", run.path, "this is a replay", "a run", "repeat the replay from the run that it replays"
+        )
     if run.open_ended:
         check_not_written(run.path, "resume", run.host)
 

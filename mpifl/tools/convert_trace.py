@@ -35,7 +35,9 @@ def convert(path: Path, out: Path, clients: int, rows: int | None = None, kilobi
     if {"active", "inactive", "finish_time"} <= keys:
         if rows or kilobits:
             option = "--rows" if rows else "--kilobits"
-            raise ConfigError(option, rows or kilobits, "a file of capacities; this one is of availability")
+            raise ConfigError(
+                option, rows or kilobits, "the file is of availability", "a file of capacities", "leave out the option"
+            )
         lengths = Counter(_number(_get(device, "finish_time")) for device in devices.values())
         period = max(lengths, key=lambda length: (lengths[length], length))
         whole = (spans for device in devices.values() if (spans := _spans(device, period)))
@@ -45,25 +47,24 @@ def convert(path: Path, out: Path, clients: int, rows: int | None = None, kilobi
     elif {"computation", "communication"} <= keys:
         if not rows or not kilobits:
             option, what = ("--kilobits", "size of the messages (kbit)") if rows else ("--rows", "number of rows")
-            raise ConfigError(option, None, f"the {what} of a contact, since this file is of capacities")
+            raise ConfigError(option, None, "required, since the file is of capacities", f"the {what} of a contact")
         times = (_seconds(device, rows, kilobits) for device in devices.values())
         values = [[f"{time:.10g}"] for time in islice((time for time in times if 0 < time <= LONGEST), clients)]
         header, key, section = "client,seconds", "clock.delay", f"{{name: trace, path: {out}, exhausted: repeat}}"
     else:
-        text = "devices with active, inactive and finish_time, or with computation and communication"
-        raise ConfigError("device trace", path, text)
+        expected = "devices with active, inactive and finish_time, or with computation and communication"
+        raise ConfigError("device trace", path, "other entries", expected)
     if len(values) < clients:
-        raise ConfigError(
-            "--clients", clients, f"at most {len(values)}, the usable devices of {len(devices)} in {path}"
-        )
+        wrong = f"of {len(devices)} devices in {path} {len(values)} can be used"
+        raise ConfigError("--clients", clients, wrong, f"at most {len(values)}")
     lines = [f"{i},{value}" for i, own in enumerate(values) for value in own]
     try:
         with out.open("x", encoding="utf-8") as file:
             file.write("\n".join([header, *lines, ""]))
     except FileExistsError:
-        raise ConfigError("--out", out, "a new file; this one exists") from None
+        raise ConfigError("--out", out, "the file exists", remedy="choose another name") from None
     except OSError as error:
-        raise ConfigError("--out", out, f"a file that can be written ({error.strerror})") from error
+        raise ConfigError("--out", out, f"cannot be written: {error.strerror}", "a file that can be written") from error
     return f"{out}: {clients:,} clients, {len(lines):,} rows; in a job: {key}: {section}"
 
 

@@ -95,7 +95,7 @@ def mpi_wanted(environ: Mapping[str, str] = os.environ) -> bool:
     """
     for name, expected in VARIABLES.items():
         if (value := environ.get(name, "")) not in ("", "0", "1"):
-            raise LaunchError(name, value, expected)
+            raise LaunchError(name, value, "no such value", expected)
     if override := environ.get(OVERRIDE):
         return override == "1"
     launch = find_launch(environ)
@@ -149,11 +149,9 @@ def check_size(size: int, library: str, environ: Mapping[str, str] = os.environ)
 
 def _mismatch(launch: Launch, library: str, found: str) -> LaunchError:
     size = "several" if launch.size is None else launch.size
-    expected = (
-        f"one that {name_of(library)} works with: {size} processes were started, and {found}. "
-        f"Use {advice(launch, library)}. {OVERRIDE}=0 lets each process run alone"
-    )
-    return LaunchError("launcher", launch.launcher, expected)
+    wrong, expected = f"{size} processes were started, and {found}", f"one that {name_of(library)} works with"
+    remedy = f"use {advice(launch, library)}; {OVERRIDE}=0 lets each process run alone"
+    return LaunchError("launcher", launch.launcher, wrong, expected, remedy)
 
 
 def name_of(library: str) -> str:

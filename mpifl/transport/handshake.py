@@ -221,7 +221,7 @@ class Handshake:
             for rank, reply in enumerate(replies, 1):
                 if (other := reply["installation"]) != own:
                     where = f"on {reply['hello']['host']} too (rank {rank})"
-                    self._refusal = ConfigError("installation", other, f"{own}, as on rank 0, {where}")
+                    self._refusal = ConfigError("installation", other, f"rank 0 has {own}", f"the same {where}")
                     break
             else:
                 self._hellos = [own_hello(), *(Hello(**reply["hello"]) for reply in replies)]

@@ -33,8 +33,8 @@ def communicator() -> MPI.Intracomm | None:
         try:
             from mpifl.transport.mpi import MPI
         except (ImportError, RuntimeError) as error:
-            text = "mpi4py, and the MPI library that it was built for, or one named by MPI4PY_LIBMPI"
-            raise LaunchError("MPI", error, text) from error
+            expected = "mpi4py, and the MPI library that it was built for, or one named by MPI4PY_LIBMPI"
+            raise LaunchError("MPI", error, "it cannot be loaded", expected) from error
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
 
 

@@ -119,7 +119,9 @@ def check_tags(comm: MPI.Comm, clients: int) -> None:
     """Raises ConfigError where this MPI has fewer tags than there are clients."""
     most = (comm.Get_attr(MPI.TAG_UB) or 32767) - DATA
     if clients > most:
-        raise ConfigError("problem.clients", clients, f"at most {most} clients: this MPI has no more message tags")
+        raise ConfigError(
+            "problem.clients", clients, f"this MPI has {most} message tags for clients", f"at most {most}"
+        )
 
 
 def dead_ranks(comm: MPI.Comm) -> set[int]:

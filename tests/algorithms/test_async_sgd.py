@@ -174,7 +174,9 @@ def test_counts_by_hand() -> None:
 
 
 def test_rates_are_those_of_the_delay_model() -> None:
-    with pytest.raises(ConfigError, match=r"times or counts: clock\.delay and clock\.availability give no rates"):
+    with pytest.raises(
+        ConfigError, match=(r"clock.delay and clock.availability give no rates; expected times or counts")
+    ):
         AsyncSgd(rescale="rates").init_server(np.zeros(1), Clients(np.ones(2, int)))
 
 

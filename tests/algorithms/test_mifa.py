@@ -114,12 +114,21 @@ def test_the_limit_of_rounds_by_time() -> None:
 
 @pytest.mark.parametrize(
     ("more", "key"),
-    [({"cohort": 3}, "cohort=3: null with period"), ({"sampling": "samples"}, "sampling=samples: uniform")],
+    [
+        ({"cohort": 3}, (r"cohort=3: with period every client takes part as it answers; expected null")),
+        (
+            {"sampling": "samples"},
+            (r"sampling=samples: with period every client takes part as it answers; expected uniform"),
+        ),
+    ],
 )
 def test_rounds_by_time_have_no_cohort(more: dict, key: str) -> None:
     values = {"name": "x", **job({"name": "mifa", "period": 1.0, **more}, SMALL)}
-    with pytest.raises(ConfigError, match=rf"^algorithm\.{key}"):
+    with pytest.raises(ConfigError, match=rf"^algorithm\.{key}$"):
         read.load(values)
     clock = {**values["clock"], "availability": {"name": "renewal", "cohort_from": "available"}}
-    with pytest.raises(ConfigError, match="cohort_from=available: all with the algorithm mifa"):
+    with pytest.raises(
+        ConfigError,
+        match="cohort_from=available: the algorithm is mifa, and its rounds need every client; expected all",
+    ):
         read.load({**values, "clock": clock, "algorithm": {"name": "mifa", "period": 1.0}})

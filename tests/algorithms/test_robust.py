@@ -249,7 +249,9 @@ def test_what_is_refused(section: dict[str, Any], key: str) -> None:
 
 def test_who_is_drawn_twice_is_one_member() -> None:
     """With replacement a round has fewer vectors than draws, and nobody knows how many: krum alone must."""
-    with pytest.raises(ConfigError, match=r"^algorithm\.sampling=samples: uniform with krum: .* m is not known$"):
+    with pytest.raises(
+        ConfigError, match=r"^algorithm\.sampling=samples: .*, so krum does not know their number; expected uniform$"
+    ):
         algorithm_of(name="fedavg", sampling="samples", cohort=5, aggregation="krum")
     for rule in ("mean", "median", "trimmed-mean", {"name": "clip", "norm": 1}):
         algorithm_of(name="fedavg", sampling="samples", cohort=5, aggregation=rule)

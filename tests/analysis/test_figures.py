@@ -89,7 +89,13 @@ def test_too_many_lines_are_not_drawn(tmp_path: Path) -> None:
     many = [Group({"method": str(k)}, [trial([0.1])]) for k in range(style.MAX_LINES + 1)]
     written, notes = draw_report(many, tmp_path, Options(figures=("accuracy",), formats=("png",)))
     assert not written and "17 lines in a panel, more than 16" in notes[0]
-    with pytest.raises(ConfigError, match="figure=gradient: a figure that the runs have values for"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"figure=gradient: the runs have no values for it; expected a figure that can "
+            r"be drawn of the runs"
+        ),
+    ):
         draw_figure("gradient", [Group({}, [trial([0.1], gradient_norm=[np.nan])])], Options())
 
 

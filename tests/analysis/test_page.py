@@ -101,7 +101,7 @@ def test_what_failed_is_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "d.h5").write_bytes(b"no run file")
     rows = Parsed(made([tmp_path], tmp_path / "out")).rows
     listed = {row[0]: row[1:] for row in rows if row[0].endswith(".h5")}
-    assert listed[str(tmp_path / "d.h5")] == ["cannot be read", "an HDF5 file"]
+    assert listed[str(tmp_path / "d.h5")] == ["cannot be read", "no HDF5 file; expected a run file of mpifl"]
     assert listed[str(tmp_path / "c0.h5")][0] == "failed" and len(listed) == 2
 
 

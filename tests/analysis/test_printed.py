@@ -70,8 +70,8 @@ def test_report_escapes_labels_in_every_format(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_errors_and_log_lines_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(str(ConfigError("key", EVIL, f"something else ({EVIL})")))
-    assert str(ConfigError("k", "\x1b[2J a\nb", "c")) == "k=\\x1b[2J a b: c"
+    check(str(ConfigError("key", EVIL, f"something else ({EVIL})", "right")))
+    assert str(ConfigError("k", "\x1b[2J a\nb", "c", "d")) == "k=\\x1b[2J a b: c; expected d"
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
 

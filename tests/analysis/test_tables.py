@@ -167,8 +167,8 @@ def test_a_latex_table_compiles(tmp_path: Path) -> None:
     ("key", "value", "expected"),
     [
         ("spread", "std", "one of range, sd, ci95"),
-        ("reach", "90", "an accuracy above 0 and at most 1, such as 0.9"),
-        ("reach", "nan", "an accuracy above 0 and at most 1, such as 0.9"),
+        ("reach", "90", "a number above 0 and at most 1, such as 0.9"),
+        ("reach", "nan", "a number above 0 and at most 1, such as 0.9"),
         ("reach", "0.8,x", "numbers, separated by commas"),
         ("reach_in", "hours", "one of time, updates, rounds, bytes, local-steps"),
         ("formats", "jpg", "one of md, csv, tex, png, pdf, svg"),
@@ -189,12 +189,18 @@ def test_wrong_options(key: str, value: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--width", "3.3"], "mpifl: width=3.3: --out DIR as well"),
-        (["--figures", "loss"], "mpifl: figures=loss: --out DIR as well"),
-        (["--reach-in", "time"], "mpifl: reach-in=time: --reach ACCURACIES as well"),
-        (["--all"], "mpifl: all=true: a STUDY.yaml with a selection"),
-        (["--panels", "lambda"], "mpifl: panels=lambda: one of the axes; the runs do not differ"),
-        (["--spred", "sd"], "mpifl: option=--spred: mpifl report takes --help, --out, --spread"),
+        (["--width", "3.3"], "mpifl: width=3.3: without --out DIR no files are written; give it as well"),
+        (["--figures", "loss"], "mpifl: figures=loss: without --out DIR no files are written; give it as well"),
+        (
+            ["--reach-in", "time"],
+            ("mpifl: reach-in=time: --reach, whose columns have this unit, is not given; give it as well"),
+        ),
+        (["--all"], "mpifl: all=true: without a selection all runs are shown; expected a STUDY.yaml with one"),
+        (
+            ["--panels", "lambda"],
+            ("mpifl: panels=lambda: the runs do not differ in it; expected one of the axes, if there were any"),
+        ),
+        (["--spred", "sd"], "mpifl: option=--spred: mpifl report has none"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, refused: Callable[..., str], arguments: list[str], line: str) -> None:

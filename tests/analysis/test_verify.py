@@ -123,7 +123,7 @@ def test_what_is_no_run_file_is_an_error_of_the_command(
         file["x"] = [1.0]
     for name in ("text", "other.h5", "missing.h5"):
         assert refused("verify", tmp_path / name).startswith(f"mpifl: run file={tmp_path / name}: ")
-    assert refused("verify") == "mpifl: verify='': one RUN.h5\n"
+    assert refused("verify") == "mpifl: verify='': no path; expected one RUN.h5\n"
     refused("verify", files["real"], files["real"])
 
 
@@ -134,7 +134,7 @@ def test_a_truncated_file_is_wrong(tmp_path: Path, files: dict[str, Path], capsy
         (tmp_path / "cut.h5").write_bytes(content[: int(part * len(content))])
         assert main(["verify", str(tmp_path / "cut.h5")]) == 3
         out, err = capsys.readouterr()
-        says = f"mpifl: run file={tmp_path / 'cut.h5'}: a complete file; this one is truncated"
+        says = f"mpifl: run file={tmp_path / 'cut.h5'}: truncated"
         assert not out and err.startswith(says) and err.count("\n") == 1
 
 

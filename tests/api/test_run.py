@@ -87,9 +87,15 @@ def test_replay_and_what_cannot_be_resumed() -> None:
     assert again.path == Path("results/small-replay.h5") and again.attrs["clock"] == "replay"
     assert np.array_equal(run.model, again.model)
     assert mpifl.replay(run.path, output="other.h5").path == Path("other.h5")
-    with pytest.raises(mpifl.ConfigError, match="only output, overwrite and memory"):
+    with pytest.raises(
+        mpifl.ConfigError,
+        match=(
+            r"a replay is the recorded job, and has no such option; expected output, "
+            r"overwrite or memory"
+        ),
+    ):
         mpifl.replay(run.path, seed=4)
-    with pytest.raises(mpifl.ConfigError, match="a later end of this completed run"):
+    with pytest.raises(mpifl.ConfigError, match="the run is completed; to go on, give a later end"):
         mpifl.resume(run.path)
 
 
@@ -157,10 +163,10 @@ WRONG: list[tuple[Any, tuple[str, ...], dict[str, Any], str]] = [
     (JOB, ("algorithm.step_sise=1",), {}, "algorithm.step_sise=1: no such key; the nearest is algorithm.step_size"),
     (JOB, (), {"sead": 1}, "sead=1: no such key; the nearest is seed"),
     (JOB, (), {"seed": "one"}, "seed=one"),
-    (JOB, ("seed",), {}, "override=seed: key=value"),
+    (JOB, ("seed",), {}, r"override=seed: not key=value; expected key=value, as in algorithm.step_size=0.1"),
     (JOB, (), {"output": "there.h5"}, "output=there.h5: .*overwrite=true"),
     ("none.yaml", (), {}, "job=none.yaml: no such file"),
-    ({}, (), {}, "job={}: a dict with name, seed"),
+    ({}, (), {}, r"job=\{\}: empty; expected a dict with name, seed, problem, algorithm, stop"),
     ({"name": "x"}, (), {}, "required|is missing"),
 ]
 
@@ -172,7 +178,7 @@ def test_mistakes(
     Path("there.h5").touch()
     with pytest.raises(mpifl.ConfigError, match=text) as error:
         mpifl.run(job, *overrides, **keys)
-    assert error.value.key and error.value.expected
+    assert error.value.key and error.value.wrong
     assert os.listdir() == ["there.h5"] and capfd.readouterr() == ("", "")
 
 

@@ -212,7 +212,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^checkpoint=.*000003\.json: .*No such file"):
         open_set(tmp_path, 3)
     save(tmp_path, 3, size=10)
-    with pytest.raises(ConfigError, match=r"rank7: a part of checkpoint 3, which has none of rank 7"):
+    with pytest.raises(ConfigError, match=r"checkpoint 3 has no part of rank 7; expected one of its parts"):
         open_set(tmp_path, 3).clients(7)
     with pytest.raises(OSError, match="No such file"):
         make_valid(tmp_path, 4, {0: (10, 10)})

@@ -138,7 +138,9 @@ def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunFailed, match=r"memory\.client_states: .* No space left on device"):
         table[1] = State(y=X0)
-    with pytest.raises(ConfigError, match=r"memory\.folder=.*/missing: a folder in which a file can be made \(No such"):
+    with pytest.raises(
+        ConfigError, match=(r"no file for the clients' states can be made there: No such file or directory")
+    ):
         ClientStates(range(3), first, X0, 0.0, str(tmp_path / "missing"))
 
 
@@ -179,7 +181,9 @@ def test_a_checkpoint_without_an_update_that_was_in_flight_is_refused(
     monkeypatch.setattr(Worker, "snapshots", lambda *args: {i: s for i, s in snapshots(*args).items() if i != 3})
     run(tmp_path, "made", job({"name": "area"}, SMALL, checkpoint={"updates": 13}))
     assert mpifl("resume", kept[0]) == 2
-    assert "one with the update of client 3, which was in flight" in capsys.readouterr().err
+    assert (
+        "the update of client 3, which was in flight, is missing; expected a complete one"
+    ) in capsys.readouterr().err
 
 
 SHORT = ["apfl"]

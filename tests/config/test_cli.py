@@ -21,36 +21,60 @@ QUICKSTART = ROOT / "jobs" / "quickstart.yaml"
 STUDY = ROOT / "jobs" / "area" / "table3.yaml"
 
 WRONG = [
-    ("", "command='': one of run, check"),
+    ("", r"command='': no such command"),
     ("shwo", "command=shwo: .*did you mean show"),
-    ("resume", "resume='': one RUN.h5"),
-    ("resume a.h5 b.h5", "resume=a.h5 b.h5: one RUN.h5"),
-    ("resume x.h5", "resume=x.h5: a run file that can be read, or a complete checkpoint in x.ckpt"),
-    ("--frobnicate", "command=--frobnicate: one of"),
-    ("run", "run='': a JOB.yaml first"),
-    ("run seed=3", "run=seed=3: a JOB.yaml first"),
+    ("resume", r"resume='': no file; expected one RUN.h5"),
+    ("resume a.h5 b.h5", r"resume=a.h5 b.h5: more than one file; expected one RUN.h5"),
+    (
+        "resume x.h5",
+        (
+            r"resume=x.h5: cannot be read: No such file or directory; there is no "
+            r"complete checkpoint in x.ckpt"
+        ),
+    ),
+    ("--frobnicate", r"command=--frobnicate: no such command"),
+    ("run", r"run='': no file; expected a JOB.yaml first, then key=value"),
+    ("run seed=3", r"run=seed=3: no file; expected a JOB.yaml first, then key=value"),
     ("run no.yaml", "job=no.yaml: no such file"),
-    ("run {job} other.yaml", "run=other.yaml: key=value after the JOB.yaml"),
-    ("run {job} --loud", "option=--loud: mpifl run takes --help, -v, --verbose, -q, --quiet"),
-    ("run {job} seed=x", "seed=x: an integer"),
+    ("run {job} other.yaml", r"run=other.yaml: not key=value; expected key=value after the JOB.yaml"),
+    ("run {job} --loud", r"option=--loud: mpifl run has none; expected one of --help, -v, --verbose, -q, --quiet"),
+    ("run {job} seed=x", r"seed=x: not valid; expected an integer from 0 to 2\*\*63 - 1"),
     ("check {job} seed=1 stpo=3", "stpo=3: no such key; the nearest is stop"),
-    ("run {study}", "job=.*table3.yaml: a job file; this is a study, for mpifl sweep"),
-    ("sweep {job}", "study=.*quickstart.yaml: a study file, with name, job, axes, trials; this is a job"),
+    ("run {study}", r"job=/work/h1/jobs/area/table3.yaml: this is a study; expected a job file"),
+    ("sweep {job}", r"study=/work/h1/jobs/quickstart.yaml: this is a job"),
     ("sweep {study} axis=3", "axis=3: no such key; the nearest is axes"),
-    ("check", "check='': a JOB.yaml first"),
-    ("list faults los", "name=los: one of lost, norm, refusals"),
-    ("list jobs quikstart", "name=quikstart: the name of a job file"),
-    ("list algorithm", "list=algorithm: one of algorithms"),
-    ("list algorithms are", "name=are: did you mean area"),
+    ("check", r"check='': no file; expected a JOB.yaml first, then key=value"),
+    ("list faults los", r"name=los: no such name; expected one of lost, norm, refusals, patience, grace"),
+    (
+        "list jobs quikstart",
+        (
+            r"name=quikstart: no such job file; expected one that mpifl list jobs prints, "
+            r"such as quickstart"
+        ),
+    ),
+    ("list algorithm", r"list=algorithm: no such list"),
+    ("list algorithms are", r"name=are: no such name; did you mean area\?"),
     ("list data mnsit", "name=mnsit: .*did you mean mnist"),
-    ("show", "show='': one RUN.h5"),
-    ("show a.h5 b.h5", "show=a.h5 b.h5: one RUN.h5"),
-    ("show . --follow", "--follow=.: a RUN.h5"),
-    ("show --folow a.h5", "option=--folow: mpifl show takes --help, --follow"),
+    ("show", r"show='': no path; expected one RUN.h5, or one folder of run files"),
+    ("show a.h5 b.h5", r"show=a.h5 b.h5: more than one path; expected one RUN.h5, or one folder of run files"),
+    (
+        "show . --follow",
+        (
+            r"--follow=.: this is a folder; expected a RUN.h5; without --follow the "
+            r"present state is printed"
+        ),
+    ),
+    ("show --folow a.h5", r"option=--folow: mpifl show has none; expected one of --help, --follow"),
     ("show --follow=3 a.h5", "command line=mpifl show: argument --follow"),
-    ("report", "report='': at least one RUN.h5"),
+    (
+        "report",
+        (
+            r"report='': nothing to report; expected at least one RUN.h5, a folder of run "
+            r"files, or one STUDY.yaml"
+        ),
+    ),
     ("report a.h5 --out", "command line=mpifl report: argument --out"),
-    ("replay", "replay='': a RUN.h5 first"),
+    ("replay", r"replay='': no file; expected a RUN.h5 first, then key=value"),
     ("replay no.h5", "no.h5"),
     ("replay {job}", "quickstart.yaml"),
 ]
@@ -191,7 +215,7 @@ def test_list_tells_options_of_the_choices_apart(capsys: pytest.CaptureFixture[s
 
 def test_without_a_job_the_script_takes_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["seed=x"], default_job=str(QUICKSTART)) == 2
-    assert capsys.readouterr().err == "mpifl: seed=x: an integer from 0 to 2**63 - 1\n"
+    assert capsys.readouterr().err == "mpifl: seed=x: not valid; expected an integer from 0 to 2**63 - 1\n"
     assert main(["--version"], default_job=str(QUICKSTART)) == 0
     assert main(["no.yaml"], default_job=str(QUICKSTART)) == 2
     assert "job=no.yaml: no such file" in capsys.readouterr().err
@@ -240,9 +264,7 @@ def test_a_name_that_stdout_cannot_encode(tmp_path: Path, encoding: dict[str, st
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, encoding="ascii")
     if "LC_ALL" in encoding:
         assert done.returncode == 2 and done.stderr.count("\n") == len(words), done
-        assert done.stderr.startswith("mpifl: output=results/d\\xfcsseldorf.h5: a path in this system's encoding, "), (
-            done
-        )
+        assert done.stderr.startswith("mpifl: output=results/d\\xfcsseldorf.h5: this system's encoding, "), done
         return
     assert done.returncode == 0 and not done.stderr, done
     assert done.stdout.startswith("results/d\\xfcsseldorf.h5: completed, 20 updates in ")

@@ -25,10 +25,16 @@ LEVELS = "\n".join("z%d: [%s]" % (k, ", ".join([f"'${{z{k + 1}}}'"] * 10)) for k
 CHAIN = "\n".join(f"z{k}: ${{z{k + 1}}}" for k in range(5000))
 ALIASES = "\n".join(f"a{k + 1}: &a{k + 1} [{', '.join([f'*a{k}'] * 10)}]" for k in range(9))
 BOMBS = {
-    "text references": (f"{LINES}\nz9: {'x' * 100}", "references to at most 50000 values"),
-    "long text references": (f"{LINES}\nz9: {'x' * 100_000}", "references to at most 50000 values"),
-    "list references": (f"{LEVELS}\nz9: x", "references to at most 50000 values"),
-    "chain of references": (f"{CHAIN}\nz5000: x", "at most 50 in a chain"),
+    "text references": (
+        f"{LINES}\nz9: {'x' * 100}",
+        "the references stand for too much; expected at most 50000 values",
+    ),
+    "long text references": (
+        f"{LINES}\nz9: {'x' * 100_000}",
+        "the references stand for too much; expected at most 50000 values",
+    ),
+    "list references": (f"{LEVELS}\nz9: x", "the references stand for too much; expected at most 50000 values"),
+    "chain": (f"{CHAIN}\nz5000: x", "at most 50 references in a chain"),
     "aliases": (f"a0: &a0 x\n{ALIASES}", "more than 50000 values"),
     "values": (f"z: [{'1,' * 300_000}]", "more than 50000 values"),
     "depth": (f"z: {'[' * 50_000}", "nested too deeply"),
@@ -64,7 +70,10 @@ def test_a_pipe_that_nobody_writes_is_not_waited_for(
     os.mkfifo(tmp_path / "job.yaml")
     assert main([command, str(tmp_path / "job.yaml")]) == 2
     err = capsys.readouterr().err
-    assert err.endswith(f"={tmp_path}/job.yaml: a pipe that a process writes to; nothing came from this one\n")
+    kind = err.split()[1].partition("=")[0]
+    assert err.endswith(
+        f"={tmp_path}/job.yaml: cannot be read: nothing came from this pipe; expected a readable {kind} file\n"
+    )
     assert err.count("\n") == 1
 
 

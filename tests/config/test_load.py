@@ -88,12 +88,24 @@ def test_interpolation_of_nested_keys(path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("output=${oc.env:HOME}.h5", "output=${oc.env:HOME}.h5: ${...} of a key of this job; there is no oc.env:HOME"),
-        ("output=${output}", "output=${output}: a value that does not refer to itself"),
-        ("output=${stop.name}.h5", "output=${stop.name}.h5: ${...} of a key of this job; there is no stop.name"),
-        ("algorithm={name: area, local_steps: '${algorithm}'}", "algorithm.local_steps=${algorithm}: a value that"),
-        ("output=${}.h5", "output=${}.h5: ${...} of a key of this job"),
-        ("output=$name}${", "output=$name}${: not valid"),
+        (
+            "output=${oc.env:HOME}.h5",
+            ("output=${oc.env:HOME}.h5: there is no oc.env:HOME; expected ${...} of a key of this job"),
+        ),
+        ("output=${output}", "output=${output}: it refers to itself, by output -> output; expected another reference"),
+        (
+            "output=${stop.name}.h5",
+            ("output=${stop.name}.h5: there is no stop.name; expected ${...} of a key of this job"),
+        ),
+        (
+            "algorithm={name: area, local_steps: '${algorithm}'}",
+            ("algorithm.local_steps=${algorithm}: it refers to itself, by algorithm.local_steps ->"),
+        ),
+        ("output=${}.h5", "output=${}.h5: there is no key without a name; expected ${...} of a key of this job"),
+        (
+            "output=$name}${",
+            ("output=$name}${: a reference that does not end; expected ${, a key and }, as in ${problem.clients}"),
+        ),
     ],
 )
 def test_a_wrong_reference(path: Path, override: str, says: str) -> None:
@@ -235,16 +247,16 @@ def test_a_users_own_algorithm(path: Path, tmp_path: Path) -> None:
     assert read.job_to_dict(job)["algorithm"]["name"] == name
     assert again(job, tmp_path) == job
     for override, line in [
-        ("steps=null", "algorithm.steps=None: an integer"),
-        ("on=1", "algorithm.on=1: true or false"),
-        ("label=3", "algorithm.label=3: text or null"),
-        ("weights=x", "algorithm.weights=x: a number or a list of numbers"),
-        ("table=[[1], [x]]", "algorithm.table[1][0]=x: a number"),
-        ("points=[true]", "algorithm.points[0]=True: a number"),
-        ("inner.pair=[1]", "algorithm.inner.pair=[1]: a list of 2"),
+        ("steps=null", "algorithm.steps=None: not valid; expected an integer"),
+        ("on=1", "algorithm.on=1: not valid; expected true or false"),
+        ("label=3", "algorithm.label=3: not valid; expected text or null"),
+        ("weights=x", "algorithm.weights=x: not valid; expected a number or a list of numbers"),
+        ("table=[[1], [x]]", "algorithm.table[1][0]=x: not valid; expected a number"),
+        ("points=[true]", "algorithm.points[0]=True: not valid; expected a number"),
+        ("inner.pair=[1]", "algorithm.inner.pair=[1]: there are 1 values; expected a list of 2"),
         ("inner.lo=1", "algorithm.inner.lo=1: no such key; the nearest is algorithm.inner.low"),
         ("inner.rate=1", "algorithm.inner.rate=1: no such key; the nearest is algorithm.rate"),
-        ("maybe=3", "algorithm.maybe=3: a section with low, pair or null"),
+        ("maybe=3", "algorithm.maybe=3: not valid; expected a section with low, pair or null"),
     ]:
         with pytest.raises(ConfigError) as caught:
             load(path, [f"algorithm={{name: '{name}', steps: 1}}", f"algorithm.{override}"])

@@ -94,12 +94,15 @@ def test_the_run_file_names_the_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("no.such.module:Thing", "importable package.module:Class (No module named 'no')"),
-        (f"{OWN}:Missing", "importable package.module:Class (module 'tests.config.own' has no attribute 'Missing')"),
-        ("tests.config.broken:Thing", "importable package.module:Class (ValueError: nothing can be imported here)"),
+        ("no.such.module:Thing", "cannot be imported: No module named 'no'; expected package.module:Class"),
+        (f"{OWN}:Missing", "cannot be imported: module 'tests.config.own' has no attribute 'Missing'"),
+        (
+            "tests.config.broken:Thing",
+            ("cannot be imported: ValueError: nothing can be imported here; expected package.module:Class"),
+        ),
         (f"{OWN}:Plain", "a subclass of mpifl."),
         ("json:loads", "a subclass of mpifl."),
-        (":", "importable package.module:Class ("),
+        (":", "cannot be imported: ValueError: Empty module name; expected package.module:Class"),
     ],
 )
 def test_a_name_that_is_wrong(tmp_path: Path, family: str, name: str, says: str) -> None:
@@ -111,11 +114,11 @@ def test_a_name_that_is_wrong(tmp_path: Path, family: str, name: str, says: str)
 
 
 def test_bounds_of_own_options_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^problem\.data\.rows=0: an integer of at least 1$"):
+    with pytest.raises(ConfigError, match=r"^problem\.data\.rows=0: not valid; expected an integer of at least 1$"):
         job_from_dict({**ALL, "problem": {**ALL["problem"], "data": {"name": f"{OWN}:Blobs", "rows": 0}}})
     with pytest.raises(ConfigError, match=r"^algorithm\.trigger\.strt=1: no such key; .*trigger\.start$"):
         job_from_dict({**ALL, "algorithm": {"name": "area", "trigger": {"name": f"{OWN}:Fibonacci", "strt": 1}}})
-    with pytest.raises(ConfigError, match=r"^factor=-1: a number above 0$"):
+    with pytest.raises(ConfigError, match=r"^factor=-1: not valid; expected a number above 0$"):
         own.Slow(factor=-1)
 
 

@@ -29,39 +29,38 @@ RULES = """
     def receive(self, server, i, update, staleness): pass
 """
 DATACLASS = "@dataclass(frozen=True)\n"
-ARRAYS = "a State of arrays, numbers and dicts of them by client; own_case.py:"
+ARRAYS = "own_case.py:"
 
 WRONG = {
     "options": (
         "class Own(Area):\n    known: ClassVar[int] = 1\n    beta: float = 0.9\n    gamma: float = 0.1\n",
-        "@dataclass(frozen=True) above own_case.py:10, class Own: without it its options beta, gamma are lost",
+        "own_case.py:10, class Own is no dataclass, so its options beta, gamma are lost",
     ),
     "options of a base": (
         f"class Base(Area):\n    beta: float = 0.9\n{DATACLASS}class Own(Base):\n    gamma: float = 0.1\n",
-        "@dataclass(frozen=True) above own_case.py:10, class Base: without it its options beta are lost",
+        "own_case.py:10, class Base is no dataclass, so its options beta are lost",
     ),
     "no aggregate": (
         f"{DATACLASS}class Own(Algorithm):{RULES}    def train(self, client, message, objective): pass\n",
-        "a class with the method aggregate(self, server): own_case.py:10, class Own does not have it",
+        ("own_case.py:10, class Own does not have the method aggregate(self, server), " "and neither does a base"),
     ),
     "no train": (
         f"{DATACLASS}class Own(Algorithm):{RULES}    def aggregate(self, server): pass\n",
-        "a class with the method train(self, client, message, objective): own_case.py:10, class Own does not have it",
+        ("own_case.py:10, class Own does not have the method train(self, client, " "message, objective), and"),
     ),
     "no personal model": (
         f"{DATACLASS}class Own(Area):\n    personal_models: ClassVar[bool] = True\n",
-        "a class with the method personal_model(self, client): own_case.py:10, class Own does not have it",
+        ("own_case.py:10, class Own does not have the method personal_model(self, " "client), and neither does a"),
     ),
     "self.m": (
         f"{DATACLASS}class Own(Area):\n"
         "    def aggregate(self, server):\n        super().aggregate(server)\n        self.m = server.x\n",
-        "methods that set no attribute of self: own_case.py:14, class Own, method aggregate sets self.m; "
-        "keep such values in the State of init_server or init_client",
+        "own_case.py:14, class Own, method aggregate sets self.m",
     ),
     "self.m without dataclass": (
         "class Own(Area):\n    def train(self, client, message, objective):\n"
         "        for self.k in range(3): pass\n        return super().train(client, message, objective)\n",
-        "methods that set no attribute of self: own_case.py:12, class Own, method train sets self.k",
+        "own_case.py:12, class Own, method train sets self.k",
     ),
     "list on the server": (
         f"{DATACLASS}class Own(Area):\n    def init_server(self, x0, clients):\n"
@@ -145,7 +144,7 @@ def test_a_missing_method_of_a_delay_model(own: Any, capsys: pytest.CaptureFixtu
     file = own(f"{DATACLASS}class Own(Area): pass\n{DATACLASS}class Slow(Delay): pass\n", clock=clock)
     assert main(["check", str(file)]) == 2
     assert re.search(
-        r"clock.delay.name=own_case:Slow: a class with the method contact_times\(self, clients, seed\): own_case.py:12",
+        r"clock.delay.name=own_case:Slow: own_case.py:12, class Slow does not have the method",
         capsys.readouterr().err,
     )
 

@@ -114,8 +114,11 @@ def test_code_that_is_trusted_is_named_and_run(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["algorithm.name=other:Momentum"], "algorithm.name=other:Momentum: canary:Momentum, as run.h5 has it"),
-        (["algorithm.name=area"], "algorithm.name=area: canary:Momentum, as run.h5 has it"),
+        (
+            ["algorithm.name=other:Momentum"],
+            ("algorithm.name=other:Momentum: run.h5 names other code; expected canary:Momentum"),
+        ),
+        (["algorithm.name=area"], "algorithm.name=area: run.h5 names other code; expected canary:Momentum"),
         (["problem.model=canary:Momentum"], "problem.model=canary:Momentum: "),
         (["seed=3"], "seed=3: "),
     ],
@@ -179,10 +182,19 @@ def test_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"clients": 10**9}, "problem.clients is that of its run, 2, not 1000000000"),
-        ({"model": {"name": "quadratic", "dim": 10**9}}, "problem.model.dim is at most its 2 parameters"),
-        ({"model": {"name": "mlp", "hidden": [3, 10**9]}}, "problem.model.hidden is at most its 2 parameters"),
-        ({"data": {"name": "fedpd-synthetic", "dim": 10**9}}, "problem.data.dim is at most its 2 parameters"),
+        ({"clients": 10**9}, r"problem.clients is 1000000000; expected that of its run, 2"),
+        (
+            {"model": {"name": "quadratic", "dim": 10**9}},
+            (r"problem.model.dim is 1000000000; expected at most its 2 parameters"),
+        ),
+        (
+            {"model": {"name": "mlp", "hidden": [3, 10**9]}},
+            (r"problem.model.hidden is 1000000000; expected at most its 2 parameters"),
+        ),
+        (
+            {"data": {"name": "fedpd-synthetic", "dim": 10**9}},
+            (r"problem.data.dim is 1000000000; expected at most its 2 parameters"),
+        ),
     ],
 )
 def test_a_configuration_larger_than_its_run(tmp_path: Path, change: dict[str, Any], says: str) -> None:

@@ -120,7 +120,7 @@ def test_a_missing_package_is_reported_before_any_work(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     job = write(folder, "job", {**JOB, "output_tensorboard": True})
     assert cli.main(["run", str(job)]) == 2
-    line = "mpifl: output_tensorboard=true: the package tensorboard, which is not installed: pip install tensorboard\n"
+    line = "mpifl: output_tensorboard=true: the package tensorboard is not installed; pip install tensorboard\n"
     assert capfd.readouterr() == ("", line)
     assert os.listdir() == ["job.yaml"]
     assert cli.main(["check", str(job)]) == 0, "a job may be checked where it does not run"
@@ -132,13 +132,17 @@ def test_event_files_of_another_run_are_not_mixed_with_new_ones(folder: Path) ->
     (old,) = there.iterdir()
     (there / "mine.txt").touch()
     Path("a.h5").unlink()
-    with pytest.raises(mpifl.ConfigError, match="a folder without event files of another run"):
+    with pytest.raises(
+        mpifl.ConfigError, match=(r"it has event files of another run; choose another name, or overwrite=true")
+    ):
         mpifl.run(JOB, output="a.h5", output_tensorboard=True)
     assert old.exists() and not Path("a.h5").exists()
     mpifl.run(JOB, output="a.h5", output_tensorboard=True, overwrite=True)
     assert not old.exists() and (there / "mine.txt").exists() and len(list(there.iterdir())) == 2
     Path("b-tensorboard").touch()
-    with pytest.raises(mpifl.ConfigError, match="output_tensorboard=b-tensorboard: a folder; this is a file"):
+    with pytest.raises(
+        mpifl.ConfigError, match=(r"output_tensorboard=b-tensorboard: this is a file; expected a folder")
+    ):
         mpifl.run(JOB, output="b.h5", output_tensorboard=True)
 
 

@@ -108,7 +108,7 @@ def resumed(path: Path, promised: int, whole: Path, capsys: pytest.CaptureFixtur
     code = mpifl("resume", path)
     err = capsys.readouterr().err
     assert "Traceback" not in err and code in (0, 2), err
-    if code == 2 and "this one is completed" in err:
+    if code == 2 and "the run is completed" in err:
         assert not differing(whole, path, but=("events",))
         return "was completed"
     if code == 2:

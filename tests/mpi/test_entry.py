@@ -62,13 +62,16 @@ GOOD = {
 
 # Overrides, and what the line says; `tests/problems/test_entry_wrong.py` has more of them in one process.
 WRONG = [
-    ("problem.entry=ours:make_problem", "(No module named 'ours')"),
+    ("problem.entry=ours:make_problem", "cannot be imported: No module named 'ours'; expected package.module:function"),
     ("problem.options.rows=3", "got an unexpected keyword argument 'rows'"),
-    ("problem.clients=3", "problem.clients=3: 4, the number of data sets"),
-    ("problem.options.case=no rows", "at least one row for client 2"),
-    ("problem.options.case=label", "the targets of client 3 (Target 2 is out of bounds.)"),
-    ("problem.options.case=unseeded", "client 3 has other rows on rank 0; seed what is drawn (rank 2)"),
-    ("problem.options.case=elsewhere", "rank 0 has 4 clients, here are 3 (rank 2)"),
+    ("problem.clients=3", "problem.clients=3: mine:make_problem returns 4 data sets; expected 4, or null"),
+    ("problem.options.case=no rows", "client 2 has no rows; expected at least one"),
+    ("problem.options.case=label", "client 3: Target 2 is out of bounds."),
+    (
+        "problem.options.case=unseeded",
+        ("rank 2: client 3 has other rows on rank 0; expected the same data on every rank; seed what is drawn"),
+    ),
+    ("problem.options.case=elsewhere", "rank 2: here are 3 clients, and 4 on rank 0"),
     ("algorithm={name: fedavg, cohort: 5}", "algorithm.cohort=5"),
 ]
 

@@ -76,8 +76,8 @@ def test_whole_runs_side_by_side(run: Start, study: Write, tmp_path: Path) -> No
 def test_wrong_input_and_failed_runs(run: Start, study: Write, tmp_path: Path) -> None:
     study("", ("[10, 100]", "[10, 1.0e+45]"))
     for ranks, words, says in (
-        (3, ["trials=0"], "mpifl: trials=0: a number of trials of at least 1, or a list of seeds"),
-        (2, ["--processes", "2"], "mpifl: --processes=2: no such option under mpirun"),
+        (3, ["trials=0"], "mpifl: trials=0: no number of trials; expected a number of at least 1, or a list of seeds"),
+        (2, ["--processes", "2"], "mpifl: --processes=2: under mpirun each rank but 0"),
         (3, ["ranks=3"], "mpifl: ranks=3: mpirun -n 4 or more, not 3: rank 0 starts the runs, and computes none"),
     ):
         wrong = run(ranks, *MPIFL, "sweep", "study.yaml", *words, code=2)

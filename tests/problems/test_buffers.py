@@ -76,6 +76,6 @@ def statistics() -> Any:
 
 
 def test_running_statistics_of_another_type_are_refused() -> None:
-    says = "problem.dtype=float32: float64, as the module's buffer 0.running_mean is, or module.to(torch.float32)"
+    says = "problem.dtype=float32: the module's buffer 0.running_mean is float64; expected float64"
     with pytest.raises(ConfigError, match=re.escape(says)):
         problems.load(ProblemConfig(entry=f"{HERE}:statistics"))

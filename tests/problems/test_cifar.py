@@ -142,7 +142,9 @@ def damaged(tmp_path: Path, name: str, kind: str, change: Callable[[Batch], Batc
 @pytest.mark.parametrize(("name", "column", "highest"), [("cifar10", "labels", 9), ("cifar100", "fine_labels", 99)])
 def test_wrong_label(tmp_path: Path, name: str, kind: str, column: str, highest: int) -> None:
     file = damaged(tmp_path, name, kind, lambda b: (b[0], {**b[1], column: [0, highest + 1, 0]}))
-    with pytest.raises(ConfigError, match=f"^data file={file}: labels 0 to {highest}: it has 0 to {highest + 1}$"):
+    with pytest.raises(
+        ConfigError, match=f"^data file={file}: it has labels 0 to {highest + 1}; expected labels 0 to {highest}$"
+    ):
         read(tmp_path, name)
 
 
@@ -151,14 +153,26 @@ def test_wrong_label(tmp_path: Path, name: str, kind: str, column: str, highest:
     [
         (
             lambda b: (b[0], {"labels": b[1]["labels"][:2]}),
-            "an entry labels that is a list with one label for each of 3",
+            r"its entry labels is something else; expected a list with one label for each of 3 images",
         ),
-        (lambda b: (b[0], {"other": b[1]["labels"]}), "an entry labels"),
-        (lambda b: (b[0][:, :-1], b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
-        (lambda b: (b[0].reshape(-1)[:3072], b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
-        (lambda b: (b[0].astype(np.int16), b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
-        (lambda b: (b[0].tolist(), b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
-        (lambda b: (b[0], {"labels": ["cat"] * 3}), "an entry labels"),
+        (
+            lambda b: (b[0], {"other": b[1]["labels"]}),
+            (r"its entry labels is something else; expected a list with one label for each of 3 images"),
+        ),
+        (lambda b: (b[0][:, :-1], b[1]), r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
+        (
+            lambda b: (b[0].reshape(-1)[:3072], b[1]),
+            (r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
+        ),
+        (
+            lambda b: (b[0].astype(np.int16), b[1]),
+            (r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
+        ),
+        (lambda b: (b[0].tolist(), b[1]), r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
+        (
+            lambda b: (b[0], {"labels": ["cat"] * 3}),
+            (r"its entry labels is something else; expected a list with one label for each of 3 images"),
+        ),
         (lambda b: (b[0][:0], {"labels": []}), ""),
     ],
 )
@@ -172,7 +186,7 @@ def test_wrong_entries(tmp_path: Path, change: Callable[[Batch], Batch], text: s
 def test_no_dictionary(tmp_path: Path) -> None:
     file = damaged(tmp_path, "cifar10", "python", lambda b: b)
     file.write_bytes(pickle.dumps([1, 2], protocol=2))
-    with pytest.raises(ConfigError, match=f"^data file={file}: a batch as published: it holds a list$"):
+    with pytest.raises(ConfigError, match=f"^data file={file}: it holds a list; expected a batch as published$"):
         read(tmp_path, "cifar10")
 
 
@@ -195,7 +209,9 @@ def changed(root: Path, kind: str, content: bytes) -> Path:
 @given(kind=st.sampled_from(["binary", "python"]), part=st.floats(0, 1, exclude_max=True))
 def test_cut_file(tmp_path: Path, kind: str, part: float) -> None:
     file = changed(tmp_path / kind, kind, ONE[kind][: int(part * len(ONE[kind]))])
-    with pytest.raises(ConfigError, match=f"^data file={file}: (records of 3074 bytes|a batch as published)"):
+    with pytest.raises(
+        ConfigError, match=f"^data file={file}: .*; expected (records of 3074 bytes|a batch as published)"
+    ):
         read(tmp_path / kind, "cifar100")
 
 

@@ -184,14 +184,24 @@ def test_a_personal_model_is_tested_on_its_clients_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "tests", "more", "says"),
     [
-        ("double", "one", {}, "problem.dtype=float32: float64, as the inputs of client 0 are"),
-        ("nan", "one", {}, "finite numbers; among the inputs of client 0"),
-        ("label", "one", {}, "and targets [2] (client 0) (Target 2 is out of bounds.)"),
-        ("not collated", "one", {}, "rows of client 0 of which the collate function makes batches (stack expects"),
-        ("no function", "one", {}, "None or a function from rows to a batch as the sixth; it is int"),
-        ("unknown", "one", {}, "or a dict with these names; it returns dict of module, loss, datasets, test, tests"),
-        ("tensors", "two", {}, "test rows for each of the 3 clients, or None, as the fourth; it is list of 2"),
-        ("tensors", "own", {"test_split": 0.2}, "problem.test_split=0.2: null: "),
+        ("double", "one", {}, "problem.dtype=float32: the inputs of client 0 are float64; expected float64"),
+        ("nan", "one", {}, "among the inputs of client 0 is nan or infinity; expected finite"),
+        (
+            "label",
+            "one",
+            {},
+            ("client 0: Target 2 is out of bounds.; expected a loss that takes outputs [2, 2] and targets [2]"),
+        ),
+        ("not collated", "one", {}, "client 0: stack expects"),
+        ("no function", "one", {}, "collate, the sixth, is int; expected None or a function from rows to a batch"),
+        ("unknown", "one", {}, "it returns dict of module, loss, datasets, test, tests; expected"),
+        ("tensors", "two", {}, "test, the fourth, is list of 2; expected None, or test rows for each of the 3 clients"),
+        (
+            "tensors",
+            "own",
+            {"test_split": 0.2},
+            ("problem.test_split=0.2: tests.problems.test_entry_rows:entry returns test rows for each client"),
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(kind: str, tests: str, more: Any, says: str) -> None:

@@ -98,50 +98,59 @@ NO_FUNCTION = 5
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        ("module", "test[, predict[, collate]]]), or a dict with these names; it returns tuple of 2"),
+        ("module", "it returns tuple of 2; expected (module, loss, datasets[, test[, predict[, collate]]]), or a dict"),
         ("list", "it returns type"),
-        ("no module", "a torch.nn.Module as the first of what is returned; it is builtin_function_or_method"),
-        ("frozen", "a module with parameters that need a gradient"),
-        ("double", "problem.dtype=float32: float64, as the module's parameter weight is, or module.to(torch.float32)"),
-        ("half", "problem.dtype=float32: not float16, which the module's parameter weight is, or module.to"),
-        ("complex", "problem.dtype=float32: not complex64, which the module's parameter weight is, or module.to"),
-        ("meta", "shapes and values are known; those of weight are not"),
-        ("broken", "(client 0) (AttributeError: 'Broken' object has no attribute 'nowhere')"),
-        ("loss asserts", "(client 0) (KeyError: 'here')"),
-        ("buffers", "running statistics apart: parametrizations.weight.0._"),
-        ("lies", "a row [k] for each k below len() for client 0 (list index out of range)"),
-        ("lazy", "shapes and values are known; those of weight are not"),
-        ("momentum", "a momentum for 0: "),
-        ("one row", "rows of shape [1, 3] (client 1) (Expected more than 1 value per channel"),
-        ("shape", "rows of shape [2, 3] (client 0) (mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2))"),
-        ("outputs", "a module that returns a tensor; it returns tuple of 2"),
-        ("no loss", "as the second; it is str"),
+        ("no module", "the module that it returns is builtin_function_or_method; expected a torch.nn.Module"),
+        ("frozen", "no parameter of the module needs a gradient; expected one that does"),
+        ("double", "problem.dtype=float32: the module's parameter weight is float64; expected float64"),
+        ("half", "problem.dtype=float32: the module's parameter weight is float16"),
+        ("complex", "problem.dtype=float32: the module's parameter weight is complex64"),
+        ("meta", "shape and values of weight are not known yet; expected a module whose are"),
+        ("broken", "client 0: AttributeError: 'Broken' object has no attribute 'nowhere'"),
+        ("loss asserts", "client 0: KeyError: 'here'; expected a loss that takes outputs [2, 2] and targets [2]"),
+        ("buffers", "a forward pass changes parametrizations.weight.0._u"),
+        ("lies", ("client 0: list index out of range; expected a data set with a row [k] for each k below len()")),
+        ("lazy", "shape and values of weight are not known yet; expected a module whose are"),
+        ("momentum", "0 has no momentum, so it counts the batches of all clients of a rank; expected a momentum"),
+        (
+            "one row",
+            ("client 1: Expected more than 1 value per channel when training, got input size torch.Size([1, 3])"),
+        ),
+        ("shape", "client 0: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)"),
+        ("outputs", "the module returns tuple of 2; expected a tensor"),
+        ("no loss", "the loss that it returns is str; expected a function of outputs and targets"),
         ("loss arguments", "takes 1 positional argument but 2 were given"),
-        ("loss shape", "its shape is [2]"),
-        ("loss sum", "the mean over the rows; this is their sum"),
-        ("loss number", "a loss that is a tensor; it is float"),
-        ("loss constant", "a loss that can be differentiated"),
-        ("loss nan", "that of the first rows of client 0 is nan"),
-        ("mapping", "a list of the clients' data sets as the third; it is dict"),
-        ("generator", "it is generator"),
+        ("loss shape", "the shape of the loss is [2]; expected one number, the mean over the rows"),
+        ("loss sum", "the loss is the sum over the rows; expected their mean"),
+        ("loss number", "the loss is float; expected a tensor"),
+        (
+            "loss constant",
+            ("the loss does not depend on the module's parameters; expected one that can be differentiated"),
+        ),
+        ("loss nan", ("the loss of the first rows of client 0 is nan; expected a finite loss at the initial model")),
+        ("mapping", "datasets, the third, is dict of 0, 1, 2; expected a list of the clients' data sets"),
+        ("generator", "datasets, the third, is generator; expected a list of the clients' data sets"),
         ("no clients", "at least one client's data set"),
-        ("no rows", "at least one row for client 3"),
-        ("no length", "a data set with len() and [k] for client 1"),
-        ("no pair", "rows (x, y) for client 1, as TensorDataset(x, y) has; row 0 is Tensor"),
-        ("three parts", "rows (x, y) for client 0; they have 3 parts"),
-        ("ragged", "the inputs of client 2 that make one tensor (stack expects each tensor to be equal size"),
-        ("text", "the inputs of client 0 that make one tensor (new(): invalid data type 'str')"),
-        ("rows double", "problem.dtype=float32: float64, as the inputs of client 1 are, or inputs.to(torch.float32)"),
-        ("rows half", "problem.dtype=float32: not float16, which the inputs of client 1 are"),
-        ("targets double", "float64, as the targets of client 0 are"),
+        ("no rows", "client 3 has no rows; expected at least one"),
+        ("no length", "the data set of client 1 is iterator; expected one with len() and [k]"),
+        ("no pair", "row 0 of client 1 is Tensor; expected rows (x, y), as TensorDataset(x, y) has"),
+        ("three parts", "the rows of client 0 have 3 parts; expected (x, y)"),
+        (
+            "ragged",
+            ("the inputs of client 2 make no tensor: stack expects each tensor to be equal size, but got [3] at"),
+        ),
+        ("text", ("the inputs of client 0 make no tensor: new(): invalid data type 'str'; expected rows of one shape")),
+        ("rows double", "problem.dtype=float32: the inputs of client 1 are float64; expected float64"),
+        ("rows half", "problem.dtype=float32: the inputs of client 1 are float16"),
+        ("targets double", "the targets of client 0 are float64; expected float64"),
         (
             "targets flat",
-            "outputs [2, 1] and targets [2] (client 0) (Using a target size (torch.Size([2])) that is different",
+            ("client 0: Using a target size (torch.Size([2])) that is different to the input size (torch.Size([2,"),
         ),
         ("nan", "among the inputs of client 1 is nan or infinity"),
-        ("label", "the targets of client 1 (Target 2 is out of bounds.)"),
-        ("test label", "the targets of the test set (Target 2 is out of bounds.)"),
-        ("test empty", "at least one row for the test set"),
+        ("label", "client 1: Target 2 is out of bounds."),
+        ("test label", "the test set: Target 2 is out of bounds."),
+        ("test empty", "the test set has no rows; expected at least one"),
     ],
 )
 def test_what_is_returned(case: str, says: str) -> None:
@@ -155,14 +164,16 @@ def test_what_is_returned(case: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"entry": "nowhere.at_all:make"}, "an importable package.module:function (No module named 'nowhere')"),
+        ({"entry": "nowhere.at_all:make"}, (
+            "cannot be imported: No module named 'nowhere'; expected package.module:function"
+        )),
         ({"entry": f"{__name__}:make_problm"}, "did you mean make_problem?"),
         ({"entry": f"{__name__}:zzz"}, "has no attribute 'zzz'"),
-        ({"entry": f"{__name__}:NO_FUNCTION"}, "a function; this is int"),
-        ({"options": {"cases": 1}}, f"problem.options={{'cases': 1}}: what {ENTRY}(case) takes ("),
-        ({"options": {"case": "", "rows": 1}}, "takes (got an unexpected keyword argument 'rows')"),
-        ({"options": None}, "(missing a required argument: 'case')"),
-        ({"clients": 4}, "problem.clients=4: 3, the number of data sets that"),
+        ({"entry": f"{__name__}:NO_FUNCTION"}, "it is int; expected a function"),
+        ({"options": {"cases": 1}}, f"; expected what {ENTRY}(case) takes"),
+        ({"options": {"case": "", "rows": 1}}, "'', 'rows': 1}: got an unexpected keyword argument 'rows'"),
+        ({"options": None}, "missing a required argument: 'case'"),
+        ({"clients": 4}, "problem.clients=4: tests.problems.test_entry_wrong:make_problem returns 3 data sets"),
     ],
 )  # fmt: skip
 def test_what_is_asked_for(given: dict[str, Any], says: str) -> None:
@@ -177,7 +188,7 @@ def test_nothing_wrong() -> None:
 def test_a_module_that_was_returned_before() -> None:
     """Clients and the evaluation would bind it to two vectors at once."""
     problem = problems.load(ProblemConfig(entry=ENTRY, options={"case": "same"}))
-    with pytest.raises(ConfigError, match="a new module at each call; this one was returned before"):
+    with pytest.raises(ConfigError, match=r"the module was returned before; expected a new module at each call"):
         problem.initial(0)
 
 

@@ -143,7 +143,7 @@ def test_damage(image_root: Write, kind: str, file: str) -> None:
 @pytest.mark.parametrize(
     ("file", "array", "text"),
     [
-        (LABELS, np.zeros(49), "one label for each of the 50 images"),
+        (LABELS, np.zeros(49), r"it has 49 labels; expected one for each of the 50 images"),
         (LABELS, np.full(50, 10), "labels 0 to 9"),
         (IMAGES, np.zeros((50, 28, 27)), "28 x 28"),
         (IMAGES, np.zeros((0, 28, 28)), "28 x 28"),

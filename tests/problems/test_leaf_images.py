@@ -51,22 +51,22 @@ def with_first(change: Callable[[dict[str, list[Any]]], None]) -> dict[str, list
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda u: u["y"].__setitem__(0, 62), "labels 0 to 61"),
-        (lambda u: u["y"].__setitem__(0, -1), "labels 0 to 61"),
-        (lambda u: u["y"].__setitem__(0, 1.5), "a whole label for each of 2 rows"),
-        (lambda u: u["y"].append(1), "a whole label for each of 2 rows"),
+        (lambda u: u["y"].__setitem__(0, 62), r"y has labels beyond 0 to 61"),
+        (lambda u: u["y"].__setitem__(0, -1), r"y has labels beyond 0 to 61"),
+        (lambda u: u["y"].__setitem__(0, 1.5), r"y is not a whole number for each of 2 rows"),
+        (lambda u: u["y"].append(1), r"y is not a whole number for each of 2 rows"),
         (lambda u: u["x"][0].pop(), ""),
-        (lambda u: [row.pop() for row in u["x"]], "images of 784 numbers between 0 and 1"),
-        (lambda u: u["x"][1].__setitem__(5, 255), "images of 784 numbers between 0 and 1"),
-        (lambda u: u["x"][1].__setitem__(5, float("nan")), "images of 784 numbers between 0 and 1"),
+        (lambda u: [row.pop() for row in u["x"]], "x has no images of 784 numbers between 0 and 1"),
+        (lambda u: u["x"][1].__setitem__(5, 255), "x has no images of 784 numbers between 0 and 1"),
+        (lambda u: u["x"][1].__setitem__(5, float("nan")), "x has no images of 784 numbers between 0 and 1"),
         (lambda u: u["x"][1].__setitem__(5, "white"), ""),
         (lambda u: u.pop("x"), "'x'"),
-        (lambda u: (u["x"].clear(), u["y"].clear()), "at least one row"),
+        (lambda u: (u["x"].clear(), u["y"].clear()), "no rows"),
     ],
 )
 def test_bad_writer(tmp_path: Path, change: Callable[[dict[str, list[Any]]], None], text: str) -> None:
     file = write_leaf(tmp_path / "train", {"good": writer(2, 1), "bad": with_first(change)})
-    with pytest.raises(ConfigError, match=rf"^data file={file}: leaf json \(users, user_data\), in user bad: .*{text}"):
+    with pytest.raises(ConfigError, match=rf"^data file={file}: user bad: .*{text}"):
         read(tmp_path)
 
 

@@ -20,7 +20,7 @@ FLAT, TEXT = [TorchLogistic(), TorchMlp()], [CharLstm(), Lstm()]
 
 def test_options_are_lists_in_a_job() -> None:
     assert Reader(TorchMlp, {"hidden": [8, 4], "init": {"name": "zero"}}, FAMILIES).read().hidden == (8, 4)
-    with pytest.raises(ConfigError, match=r"channels=7: a list of integers"):
+    with pytest.raises(ConfigError, match=r"channels=7: not valid; expected a list of integers of at least 1"):
         Reader(Cnn, {"channels": 7}, FAMILIES).read()
 
 
@@ -44,13 +44,16 @@ def test_wrong_options(cls: Any, options: dict[str, Any], key: str) -> None:
 @pytest.mark.parametrize(
     ("model", "shape", "vocabulary", "expected"),
     [
-        *[(model, (25,), 80, "char-lstm or lstm: these data are text") for model in (Cnn(), *FLAT, Resnet(), Vgg11())],
+        *[
+            (model, (25,), 80, ("these data are text; expected char-lstm or lstm"))
+            for model in (Cnn(), *FLAT, Resnet(), Vgg11())
+        ],
         *[(model, MNIST, 0, "these data are not text") for model in TEXT],
         *[(model, (64,), 0, "these data are not images") for model in (Cnn(), Resnet(), Vgg11())],
-        (Cnn(channels=(2, 2, 2, 2)), (1, 20, 15), 0, "images of at least 16 x 16, not 20 x 15"),
-        (Resnet(), (1, 8, 7), 0, "images of at least 8 x 8, not 8 x 7"),
-        (Resnet(depth=18, norm="batch"), (1, 8, 8), 0, "images of at least 9 x 9, not 8 x 8"),
-        (Vgg11(), (3, 32, 33), 0, "images of at most 32 x 32, not 32 x 33"),
+        (Cnn(channels=(2, 2, 2, 2)), (1, 20, 15), 0, "the images are 20 x 15; expected at least 16 x 16"),
+        (Resnet(), (1, 8, 7), 0, "the images are 8 x 7; expected at least 8 x 8"),
+        (Resnet(depth=18, norm="batch"), (1, 8, 8), 0, "the images are 8 x 8; expected at least 9 x 9"),
+        (Vgg11(), (3, 32, 33), 0, "the images are 32 x 33; expected at most 32 x 32"),
     ],
     ids=str,
 )

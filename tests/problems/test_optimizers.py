@@ -251,8 +251,12 @@ def test_runs_are_repeated(change: str, tmp_path: Path) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {  # solver, key=value, expected
     "unknown": ({"optimizer": "Adan"}, "optimizer.name=Adan", "did you mean Adam?"),
     "far": ({"optimizer": "zzzzzz"}, "optimizer.name=zzzzzz", "one of ASGD, Adadelta"),
-    "closure": ({"optimizer": "LBFGS"}, "optimizer.name=LBFGS", "(LBFGS evaluates the loss several times a step)"),
-    "sparse": ({"optimizer": "SparseAdam"}, "optimizer.name=SparseAdam", "(SparseAdam needs sparse gradients)"),
+    "closure": (
+        {"optimizer": "LBFGS"},
+        "optimizer.name=LBFGS",
+        "it evaluates the loss several times a step; expected one of",
+    ),
+    "sparse": ({"optimizer": "SparseAdam"}, "optimizer.name=SparseAdam", "it needs sparse gradients; expected one of"),
     "shape": ({"optimizer": "Muon"}, "optimizer=Muon", "Muon only supports 2D parameters"),
     "option": (
         {"optimizer": {"name": "SGD", "momentun": 0.9}},

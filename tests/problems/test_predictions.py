@@ -207,10 +207,10 @@ def test_many_labels_and_classes_take_little_time() -> None:
 @pytest.mark.parametrize(
     ("predict", "says"),
     [
-        ("no function", "None or a function from outputs to predicted labels as the fifth; it is int"),
+        ("no function", "predict, the fifth, is int; expected None or a function from outputs to labels"),
         (
             "shape",
-            "predicted labels of shape [2], as the targets of client 0 have, from predict; it returns Tensor of ",
+            "predict returns Tensor of shape [2, 3]",
         ),
     ],
 )
@@ -256,7 +256,7 @@ def test_a_target_accuracy_ends_the_run_of_one_logit(tmp_path: Path) -> None:
         (
             {"stop": {"accuracy": 0.5}},
             {"loss": "poisson"},
-            "stop.accuracy=0.5: null: this problem has no test accuracy",
+            "stop.accuracy=0.5: this problem has no test accuracy; expected null",
         ),
         ({"evaluate": {"updates": 1, "metrics": ["auroc"]}}, {"loss": "poisson"}, "no scores of the classes"),
         (
@@ -276,5 +276,7 @@ def test_what_needs_an_accuracy_or_scores_is_refused_before_the_run(
 
 def test_a_target_accuracy_of_a_quadratic_is_refused(tmp_path: Path) -> None:
     problem = {"model": "quadratic", "clients": 2}
-    with pytest.raises(ConfigError, match=re.escape("stop.accuracy=0.9: null: this problem has no test accuracy")):
+    with pytest.raises(
+        ConfigError, match=re.escape("stop.accuracy=0.9: this problem has no test accuracy; expected null")
+    ):
         run(tmp_path / "run.h5", {"stop": {"updates": 5, "accuracy": 0.9}, "problem": problem})

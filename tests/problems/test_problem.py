@@ -107,5 +107,5 @@ def test_bad_config(given: dict, key: str) -> None:
 
 
 def test_too_many_classes() -> None:
-    with pytest.raises(ConfigError, match="nonconvex-logistic: a model for 10 classes"):
+    with pytest.raises(ConfigError, match=r"it is for two classes, and there are 10; expected another model"):
         load(ProblemConfig(data=Digits(), model=NonconvexLogistic()))

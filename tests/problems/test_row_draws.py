@@ -96,7 +96,7 @@ def test_losses_of_the_server_are_those_of_one_draw() -> None:
 
 @pytest.mark.parametrize(("options", "whose"), [({"generator": "private"}, "client 0"), ({"test": "private"}, "test")])
 def test_draws_from_a_generator_of_its_own_are_refused(options: dict[str, str], whose: str) -> None:
-    with pytest.raises(ConfigError, match=f"generators alone: row 0 of .*{whose}") as refused:
+    with pytest.raises(ConfigError, match=f"row 0 of .*{whose}") as refused:
         problems.load(ProblemConfig(entry=f"{__name__}:problem", options=options))
     assert "\n" not in str(refused.value)
 

@@ -192,7 +192,10 @@ def test_a_gzipped_idx_that_inflates(tmp_path: Path) -> None:
         packed.write(idx_bytes(np.zeros((2, 28, 28), np.uint8)))
         for _ in range(100):
             packed.write(bytes(1 << 20))
-    with bounded(), pytest.raises(ConfigError, match="as the header says: it has more"):
+    with (
+        bounded(),
+        pytest.raises(ConfigError, match=(r"it has more bytes after the header than it says; expected 1568 bytes")),
+    ):
         read_idx(file, 3)
 
 
@@ -255,7 +258,13 @@ def test_a_pipe_among_leaf_files(tmp_path: Path, data: Any, monkeypatch: pytest.
     monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "train").mkdir()
     pipe(tmp_path / "train/a.json")
-    with bounded(), pytest.raises(ConfigError, match=r"a.json: .*: it is not a regular file$"):
+    with (
+        bounded(),
+        pytest.raises(
+            ConfigError,
+            match=r"a.json: .*it is not a regular file; expected ",
+        ),
+    ):
         data(path=str(tmp_path)).read(tmp_path, False, None)
 
 

@@ -84,7 +84,13 @@ def test_clients_with_too_few_rows_have_none(tmp_path: Path) -> None:
     data = Folder(path=str(folder(tmp_path / "data", [3, 10, 1, 7], [None] * 4)))
     problem = load(ProblemConfig(data=data, validation_split=0.3))
     assert problem.samples.tolist() == [3, 7, 1, 5] and problem.validation_rows == 5
-    with pytest.raises(ConfigError, match=r"=0\.05: .* at least one row of some client: the largest has 10 rows"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"no client has a row to hold out: the largest has 10 rows; expected null, or "
+            r"a larger fraction"
+        ),
+    ):
         load(ProblemConfig(data=data, validation_split=0.05))
 
 
@@ -104,7 +110,7 @@ class NoSplit(Model):
 
 
 def test_a_problem_that_holds_nothing_out_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"=0\.2: null: a QuadraticProblem holds no rows out"):
+    with pytest.raises(ConfigError, match=r"a QuadraticProblem holds no rows out; expected null"):
         load(ProblemConfig(data=Synthetic(), clients=30, model=NoSplit(), validation_split=0.2))
 
 

@@ -175,12 +175,23 @@ def test_the_largest_value_has_no_gap_below_it() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        ("{y: train_loss, x", "{y: train_loss, against: local_steps, x", "page.figures[0].y=train_loss: one of"),
-        ("{y: train_loss, x", "{y: loss, against: steps, x", "page.figures[0].against=steps: one of the axes"),
-        ("code.py:block", "code.py:blok", "page.blocks=code.py:blok: a function of code.py"),
-        ("code.py:block", "cod.py:block", "page.blocks=cod.py:block: FILE.py:NAME, a file beside the study"),
+        ("{y: train_loss, x", "{y: train_loss, against: local_steps, x", (
+            "page.figures[0].y=train_loss: no such measure; expected one of loss"
+        )),
+        ("{y: train_loss, x", "{y: loss, against: steps, x", (
+            "page.figures[0].against=steps: no such axis; expected one of local_steps, "
+            "method, mu, eta, step_size"
+        )),
+        ("code.py:block", "code.py:blok", (
+            "page.blocks=code.py:blok: code.py has no such function; expected a function of code.py"
+        )),
+        ("code.py:block", "cod.py:block", (
+            "page.blocks=cod.py:block: no such file; expected FILE.py:NAME, a file beside the study"
+        )),
         ("x: local_steps", "x: local_step", "page.figures"),
-        ("[algorithm.mu, algorithm.eta, algorithm.step_size]", "[algorithm.et]", "select.over=algorithm.et: one of"),
+        ("[algorithm.mu, algorithm.eta, algorithm.step_size]", "[algorithm.et]", (
+            "select.over=algorithm.et: no such axis"
+        )),
         ("[algorithm.mu, algorithm.eta, algorithm.step_size]", "[]", "select.over="),
     ],
 )  # fmt: skip

@@ -181,16 +181,25 @@ def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp
 @pytest.mark.parametrize(
     ("file", "old", "new", "line"),
     [
-        ("table1", "measure: loss", "measure: los", "page.claims[1].measure=los: one of the measures accuracy, loss"),
+        ("table1", "measure: loss", "measure: los", (
+            "page.claims[1].measure=los: no such measure; expected one of accuracy, loss"
+        )),
         ("table1", "left: {method: AREA}", "left: {method: ARENA}", "page.claims[0]="),
-        ("table1", "published: Table 1", "published: Table 2", "page.published=Table 2: an item of tiny in"),
+        ("table1", "published: Table 1", "published: Table 2", "expected one of its items"),
         ("table1", "title: Table 1", "titel: Table 1", "page.titel=Table 1: no such key; the nearest is title"),
         ("paper", "within: range", "within: rang", "page.measures.accuracy.within=rang"),
-        ("paper", "metric: train_loss", "metric: train_los", "page.measures=train_los: one of"),
+        ("paper", "metric: train_loss", "metric: train_los", "page.measures=train_los: no such metric"),
         ("paper", "items: [table1]", "item: [table1]", "item="),
-        ("table1", "title: Table 1", "title: Table 1\n  spread: splitt", "page.spread=splitt: one of the axes method"),
-        ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: test_acc}]", "figures[0].y=test_acc: one of"),
-        ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: train_loss, panels: rate}]", "panels=rate: one"),
+        ("table1", "title: Table 1", "title: Table 1\n  spread: splitt", (
+            "page.spread=splitt: no such axis; expected one of method"
+        )),
+        ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: test_acc}]", (
+            "no such metric; expected one of time, updates, version, train_loss, "
+            "test_loss, test_accuracy,"
+        )),
+        ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: train_loss, panels: rate}]", (
+            "no such axis; expected one of method"
+        )),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
@@ -215,7 +224,7 @@ def changed(file: Path, old: str, new: str) -> Iterator[None]:
 
 def test_a_paper_without_items(runs: Path, refused: Callable[..., str]) -> None:
     with changed(runs / "paper.yaml", "[table1]", "[]"):
-        assert refused("reproduce", runs).startswith("mpifl: items=[]: the names of at least one study file")
+        assert refused("reproduce", runs).startswith("mpifl: items=[]: empty")
 
 
 @pytest.mark.parametrize("inside", ["", "/pages"])
@@ -226,7 +235,10 @@ def test_the_folder_of_the_page_is_checked_before_the_runs(
     (tmp_path / "file").write_text("kept")
     out = f"{tmp_path}/file{inside}"
     line = refused("reproduce", runs / "table1.yaml", f"output={tmp_path}/runs", "--out", out)
-    assert line == f"mpifl: --out={out}: a folder that can be written ({tmp_path}/file is a file)\n"
+    assert (
+        line
+        == f"mpifl: --out={out}: cannot be written: {tmp_path}/file is a file; expected a folder that can be written\n"
+    )
     assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / "runs").exists()
 
 
@@ -253,7 +265,7 @@ def test_no_folder_is_left_without_completed_runs(runs: Path, tmp_path: Path, re
 
 def test_a_published_cell_without_runs_is_refused(runs: Path) -> None:
     publish(runs, {("SCAFFOLD", "accuracy"): (90, 80, 95)})
-    with pytest.raises(ConfigError, match=r"page\.published=method=SCAFFOLD: labels of one combination"):
+    with pytest.raises(ConfigError, match=r"0 combinations of the study's axes have these labels; expected one"):
         load_items(str(runs / "table1.yaml"))
 
 

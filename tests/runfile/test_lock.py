@@ -95,11 +95,14 @@ def test_a_live_file_is_not_replaced(begin: Any, tmp_path: Path, capsys: pytest.
     process.send_signal(signal.SIGSTOP)
     os.utime(path, (1e9, 1e9))
     assert main(["run", str(file), f"output={path}", "overwrite=true"]) == 2
-    expected = f"mpifl: output={path}: a run that has ended; this one is still being written\n"
+    expected = f"mpifl: output={path}: the run is still being written; expected one that has ended\n"
     assert capsys.readouterr().err == expected
     moved = path.rename(tmp_path / "moved.h5")
     assert main(["run", str(file), f"output={path}", "overwrite=true"]) == 2
-    assert capsys.readouterr().err == f"mpifl: output={path}: a run that has ended; a.ckpt is still being written\n"
+    assert (
+        capsys.readouterr().err
+        == f"mpifl: output={path}: a.ckpt is still being written; expected a run that has ended\n"
+    )
     moved.rename(path)
     process.kill()
     process.wait()
@@ -129,7 +132,7 @@ def test_the_heartbeat_tells_where_locks_do_not(
     process = begin(environment)
     elsewhere = {**environment, "SLURMD_NODENAME": "elsewhere"}
     code, err, _ = overwrite(tmp_path, elsewhere)
-    assert code == 2 and err == f"mpifl: output={path}: a run that has ended; this one is still being written\n"
+    assert code == 2 and err == f"mpifl: output={path}: the run is still being written; expected one that has ended\n"
     process.kill()
     process.wait()
     code, err, seconds = overwrite(tmp_path, elsewhere)
@@ -191,6 +194,8 @@ def test_a_file_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text("a note")
     lock = Lock(path)
     assert main(["run", str(file), f"output={path}", "overwrite=true"]) == 2
-    assert "a file that no other process has locked" in capsys.readouterr().err
+    assert (
+        "another process has locked the file; choose another name, or wait for that process"
+    ) in capsys.readouterr().err
     lock.release()
     assert main(["run", str(file), f"output={path}", "overwrite=true"]) == 0

@@ -162,7 +162,9 @@ def test_rows_of_other_clients_are_refused_and_the_old_file_stays(tmp_path: Path
     ended(path, "failed")
     before, rows = path.read_bytes(), rows_of(path, COUNTS)
     rows["updates"]["client"][5] = 3
-    with pytest.raises(ConfigError, match=r"^checkpoint=.*run\.ckpt: rows of clients 0 to 2"):
+    with pytest.raises(
+        ConfigError, match=(r"^checkpoint=.*: it has rows of other clients; expected rows of clients 0 to 2")
+    ):
         resumed(path, rows=[rows])
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
 
@@ -175,7 +177,7 @@ def test_a_file_is_made_anew_where_the_old_one_cannot_be_read(tmp_path: Path, ho
     kept, session = attributes(path, 2)
     arguments: dict[str, Any] = {"rows": [rows_of(path, COUNTS)], "session": None, "attrs": {**ATTRS, **kept}}
     whole = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"^run file=.*resumed meanwhile"):
+    with pytest.raises(ConfigError, match=r"^run file=.*another process has resumed the run meanwhile"):
         resumed(path, **arguments, aside=aside)
     assert path.read_bytes() == whole and os.listdir(tmp_path) == ["run.h5"]
     path.unlink()
@@ -211,7 +213,13 @@ def test_the_old_file_stays_where_the_new_one_cannot_be_written(
 def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, folder = tmp_path / "run.h5", tmp_path / "run.ckpt"
     save(folder, 3, size=10)
-    with pytest.raises(ConfigError, match=r"^output=.*run\.ckpt holds checkpoints of another run \(overwrite=true"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"^output=.*: run.ckpt holds checkpoints of another run; choose another name, "
+            r"or overwrite=true"
+        ),
+    ):
         writer(path)
     with pytest.raises(TypeError):
         writer(path, overwrite=True, attrs={"name": object()})

@@ -65,7 +65,7 @@ def test_what_is_no_file_is_refused_in_one_line(
     commands = ("show", "verify", "report", "resume", "replay", "show --follow", "verify --replay", "export --to csv")
     for command in commands:
         assert main([*command.split(), str(file)]) == 2
-        says = f"mpifl: run file={file}: a file that can be read (it is not a regular file)\n"
+        says = f"mpifl: run file={file}: cannot be read: it is not a regular file; expected a readable run file\n"
         assert capsys.readouterr() == ("", says)
 
 
@@ -243,7 +243,7 @@ SCHEMA: list[tuple[Change, str]] = [
     (attribute("status", None), "status None"),
     (attribute("status", "done"), "status done"),
     (attribute("schema", "new"), "attribute schema is not an integer"),
-    (attribute("schema", 99), "schema 1 or older; this is schema 99"),
+    (attribute("schema", 99), r"it has schema 99; expected a run file of schema 1 or older; update mpifl"),
     (attribute("name", 3), "attribute name is not text"),
     (attribute("wall_seconds", "long"), "attribute wall_seconds is not a number"),
     (attribute("hosts", "{"), ""),
@@ -311,7 +311,7 @@ BOMBS = {
 def test_a_configuration_is_bounded(path: Path, bomb: str) -> None:
     change(path, attribute("config", BOMBS[bomb]))
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    with open_run(path) as run, pytest.raises(ConfigError, match="a run file with a configuration"):
+    with open_run(path) as run, pytest.raises(ConfigError, match="its configuration cannot be read: "):
         assert not run.config
     assert time.process_time() - begin < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10  # KiB

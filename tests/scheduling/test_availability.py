@@ -88,7 +88,9 @@ def test_lists_and_spread() -> None:
     assert next_on(1, 7.0) == (0.0, inf)
     assert periods(next_on, 2, 16.0) == [(0.0, 9.0), (15.0, 24.0)]
     np.testing.assert_allclose(Renewal(on=[1.0, 3.0], off=[1.0, 1.0], spread=4.0).fractions(2), [0.5, 0.75])
-    with pytest.raises(ConfigError, match=r"^on=2 values: one number, or 3, one per client$"):
+    with pytest.raises(
+        ConfigError, match=(r"^on=2 values: there are 3 clients; expected one number, or one for each client$")
+    ):
         Renewal(on=[1.0, 2.0]).on_periods(3, 0)
 
 
@@ -137,18 +139,32 @@ def test_a_trace_that_repeats(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("client,start\n0,1\n", r"file with the columns client, start, end \(line 1: the header 'client,start' has"),
+        ("client,start\n0,1\n", r"line 1: the header 'client,start' has not one column end"),
         ("client,start,end,end\n0,1,2,3\n", "the header 'client,start,end,end' has not one column end"),
         ("client,start,end\n0,1,x\n", "line 2: could not convert string to float: 'x'"),
         ("client,start,end\n0,1\n", "line 2: 2 values"),
         ("client,start,end\n0,1,2\n0.5,3,4\n", "line 3: invalid literal for int"),
-        ("client,start,end\n0,0,1\n1,0,1\n", r"0 <= client < 1 and .*; it has client 1, start 0, end 1 \(line 3\)$"),
-        ("client,start,end\n0,-1,1\n", r"it has client 0, start -1, end 1 \(line 2\)"),
-        ("client,start,end\n0,0,nan\n", r"it has client 0, start 0, end nan \(line 2\)"),
-        ("client,start,end\n0,0,2e9\n", r"times from 0 to 1e\+09; it has client 0, start 0, end 2e\+09 \(line 2\)"),
-        ("client,start,end\n0,1,2\n\n0,5,5\n", r"start < end; it has start 5, end 5 \(line 4\)"),
-        ("client,start,end\n0,1,3\n0,2,4\n", r"start >= 3, the end of client 0's row .*; it has start 2 \(line 3\)"),
-        ("client,start,end\n", "at least one row for every client; client 0 has none"),
+        ("client,start,end\n0,0,1\n1,0,1\n", (
+            r"line 3: it has client 1, start 0, end 1; expected 0 <= client < 1 and times "
+            r"from 0 to 1e\+09$"
+        )),
+        ("client,start,end\n0,-1,1\n", (
+            r"line 2: it has client 0, start -1, end 1; expected 0 <= client < 1 and "
+            r"times from 0 to 1e\+09"
+        )),
+        ("client,start,end\n0,0,nan\n", (
+            r"line 2: it has client 0, start 0, end nan; expected 0 <= client < 1 and "
+            r"times from 0 to 1e\+09"
+        )),
+        ("client,start,end\n0,0,2e9\n", (
+            r"line 2: it has client 0, start 0, end 2e\+09; expected 0 <= client < 1 and "
+            r"times from 0 to 1e\+09"
+        )),
+        ("client,start,end\n0,1,2\n\n0,5,5\n", r"line 4: it has start 5, end 5; expected start < end"),
+        ("client,start,end\n0,1,3\n0,2,4\n", (
+            r"line 3: it has start 2, before the end of client 0's row before; expected start >= 3"
+        )),
+        ("client,start,end\n", r"client 0 has no row; expected at least one for every client"),
         ("", "line 1: the header '' has not one column client"),
         ('client,start,end\n0,1,"2', "line 2"),
     ],
@@ -166,10 +182,16 @@ def test_wrong_options_of_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("client,start,end\n0,1,5\n")
     for options, says in (
-        ({"after": "off", "period": 9.0}, "^period=9.0: null with after=off$"),
-        ({"after": "repeat"}, "^period=None: the length of the trace in seconds, with after=repeat$"),
-        ({"after": "repeat", "period": 4.0}, r"^period=4.0: at least 5, an end of client 0 \(line 2\)$"),
-        ({"after": "fail"}, "^after=fail: one of off, repeat$"),
+        ({"after": "off", "period": 9.0}, r"^period=9.0: the trace has after=off; expected null$"),
+        (
+            {"after": "repeat"},
+            (r"^period=None: the trace has after=repeat; expected the length of the trace in seconds$"),
+        ),
+        (
+            {"after": "repeat", "period": 4.0},
+            r"^period=4.0: client 0 has an end after it \(line 2\); expected at least 5$",
+        ),
+        ({"after": "fail"}, "^after=fail: not valid; expected one of off, repeat$"),
     ):
         with pytest.raises(ConfigError, match=says):
             TraceAvailability(path=str(path), **options).on_periods(1, 0)  # type: ignore[arg-type]
@@ -287,25 +309,40 @@ def test_rate_of_uploads(count: int) -> None:
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ("never", "clock.availability.name=never: one of always, renewal, trace"),
+        ("never", "clock.availability.name=never: no such name; expected one of always, renewal, trace"),
         ("{name: always, on: 3}", "clock.availability.on=3: always has no on; renewal has it"),
-        ("{name: renewal, on: 0}", "clock.availability.on=0.0: a number from 0.001 to 1000000000"),
-        ("{name: renewal, off: -1}", "clock.availability.off=-1.0: a number from 0 to 1000000000"),
-        ("{name: renewal, on: [1, 2]}", "clock.availability.on=2 values: one number, or 7, one per client"),
-        ("{name: renewal, off: [1, 1, x, 1, 1, 1, 1]}", "clock.availability.off[2]=x: a number from 0 to"),
-        ("{name: renewal, distribution: normal}", "clock.availability.distribution=normal: one of exponential, fixed"),
-        ("{name: renewal, start: off}", "clock.availability.start=off: one of stationary, on"),
-        ("{name: renewal, interrupted: lost}", "clock.availability.interrupted=lost: one of paused, restart"),
-        ("{name: renewal, spread: 0}", "clock.availability.spread=0.0: a number from 1e-06 to 1000000"),
-        ("{name: trace, path: x.csv}", "clock.availability.after=???: required, one of off, repeat"),
-        ("{name: trace, after: off}", "clock.availability.path='': a readable CSV file"),
+        ("{name: renewal, on: 0}", "clock.availability.on=0.0: not valid"),
+        ("{name: renewal, off: -1}", "clock.availability.off=-1.0: not valid"),
+        (
+            "{name: renewal, on: [1, 2]}",
+            ("clock.availability.on=2 values: there are 7 clients; expected one number, or one for each client"),
+        ),
+        (
+            "{name: renewal, off: [1, 1, x, 1, 1, 1, 1]}",
+            "clock.availability.off[2]=x: not valid; expected a number from 0 to 1000000000",
+        ),
+        (
+            "{name: renewal, distribution: normal}",
+            ("clock.availability.distribution=normal: not valid; expected one of exponential, fixed"),
+        ),
+        ("{name: renewal, start: off}", "clock.availability.start=off: not valid; expected one of stationary, on"),
+        (
+            "{name: renewal, interrupted: lost}",
+            ("clock.availability.interrupted=lost: not valid; expected one of paused, restart"),
+        ),
+        (
+            "{name: renewal, spread: 0}",
+            ("clock.availability.spread=0.0: not valid; expected a number from 1e-06 to 1000000"),
+        ),
+        ("{name: trace, path: x.csv}", "clock.availability.after=???: required; expected one of off, repeat"),
+        ("{name: trace, after: off}", "clock.availability.path='': it is not a regular file"),
         (
             "{name: trace, after: off, path: 'package:x'}",
-            "clock.availability.path=package:x: a file, or package:NAME with one of",
+            "clock.availability.path=package:x: no such trace",
         ),
         (
             "{name: renewal, cohort_from: available}",
-            "clock.availability.cohort_from=available: all with the algorithm area: it has no cohorts",
+            ("clock.availability.cohort_from=available: the algorithm is area, and it has no cohorts; expected all"),
         ),
     ],
 )
@@ -322,5 +359,5 @@ def test_wrong_sections(tmp_path: Path, section: str, says: str, capsys: pytest.
 def test_rounds_of_every_client_cannot_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path, "wrong", job({"name": "fedpd"}, SMALL))
     assert main(["check", str(file), "clock.availability={name: renewal, cohort_from: available}"]) == 2
-    says = "cohort_from=available: all with the algorithm fedpd: its rounds need every client"
+    says = "the algorithm is fedpd, and its rounds need every client; expected all"
     assert says in capsys.readouterr().err

@@ -291,5 +291,5 @@ def test_methods_are_given_rates_while_on(tmp_path: Path, capsys: pytest.Capture
     file = write(tmp_path, "rates", case)
     assert main(["run", "-q", str(file), f"output={tmp_path / 'a.h5'}"]) == 0
     assert main(["run", "-q", str(file), "clock.availability.interrupted=restart", f"output={tmp_path / 'b.h5'}"]) == 2
-    says = "rescale=rates: times or counts: clock.delay and clock.availability give no rates"
+    says = "rescale=rates: clock.delay and clock.availability give no rates; expected times or counts"
     assert says in capsys.readouterr().err

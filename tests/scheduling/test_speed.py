@@ -139,7 +139,10 @@ def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None
     """Reported with its full key, before there is a file."""
     times = [1.0] * length
     for ask in (Speed(**{key: times}).rates, Speed(**{key: times}).contact_times, Speed(**{key: times}).split_times):
-        with pytest.raises(ConfigError, match=f"^{key}={length} values: one number, or 3, one per client$"):
+        with pytest.raises(
+            ConfigError,
+            match=f"^{key}={length} values: there are 3 clients; expected one number, or one for each client$",
+        ):
             ask(3, 0)
     job = mpifl.load_job(
         {
@@ -148,7 +151,13 @@ def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None
             "output": str(tmp_path / "wrong.h5"),
         }
     )  # fmt: skip
-    with pytest.raises(ConfigError, match=rf"^clock\.delay\.{key}={length} values: one number, or 3, one per client$"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            rf"^clock\.delay\.{key}={length} values: there are 3 "
+            r"clients; expected one number, or one for each client$"
+        ),
+    ):
         mpifl.run(job)
     assert not list(tmp_path.iterdir())
 

@@ -183,7 +183,7 @@ def test_checkpoints_of_another_run(interrupted: tuple[Path, Path], capsys: pyte
     """Checkpoints of the same job, in place of the run's own."""
     whole, path = interrupted
     shutil.rmtree(folder_of(path))
-    refused(path, capsys, "a run with a complete checkpoint")
+    refused(path, capsys, "run the job again, which starts it anew")
     shutil.copytree(folder_of(whole), folder_of(path))
     other = changed(whole, path.parent / "other", status="interrupted", id="0" * 32)
     refused(other, capsys, "is of another run")
@@ -210,11 +210,11 @@ def test_a_run_that_goes_on(
     """Its file is locked; without locks it is written to all the time."""
     _, path = interrupted
     lock = Lock(path)
-    refused(path, capsys, "a run that has ended; this one is still being written")
+    refused(path, capsys, "the run is still being written; expected one that has ended")
     lock.release()
     monkeypatch.setattr(run_lock, "is_locked", lambda path: None)
     with touched(path):
-        refused(path, capsys, "a run that has ended; this one is still being written")
+        refused(path, capsys, "the run is still being written; expected one that has ended")
 
 
 @contextlib.contextmanager
@@ -241,7 +241,7 @@ def test_words_too_many(interrupted: tuple[Path, Path], capsys: pytest.CaptureFi
     for words, text in (
         ([], "RUN.h5"),
         ([path, path], "RUN.h5"),
-        ([path, "stop.updates=9"], "that the run has reached"),
+        ([path, "stop.updates=9"], "the run has reached 39; expected more than that, or null"),
     ):
         assert mpifl("resume", *words) == 2
         assert text in capsys.readouterr().err

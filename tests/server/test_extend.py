@@ -69,10 +69,13 @@ def test_a_run_without_a_checkpoint_is_computed_again_from_its_start(tmp_path: P
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ("stop.updates=20", "stop.updates=20: more than the 20 that the run has reached"),
-        ("stop.time=1e9", "stop.updates=20: more than the 20"),  # the other target still ends it
-        ("algorithm.local_steps=2", "algorithm.local_steps=2: one of the keys that a resume can change"),
-        ("evaluate.every=1", "a later end of this completed run"),
+        ("stop.updates=20", "stop.updates=20: the run has reached 20; expected more than that, or null"),
+        (
+            "stop.time=1e9",
+            ("stop.updates=20: the run has reached 20; expected more than that, or null"),
+        ),  # the other target still ends it
+        ("algorithm.local_steps=2", "algorithm.local_steps=2: a resume cannot change it"),
+        ("evaluate.every=1", "the run is completed; to go on, give a later end: stop.updates=N or stop.time=S"),
         ("stop.updates=many", "stop.updates=many"),
     ],
 )
@@ -103,7 +106,9 @@ def test_a_run_in_real_time_goes_on_from_the_checkpoint_at_its_end_alone(
     assert replayed(path)
     assert command("run", file, f"output={other}", "checkpoint.end=false") == 0
     assert command("resume", other, "stop.updates=45") == 2
-    assert "a checkpoint at its end (checkpoint.end: true)" in capsys.readouterr().err
+    assert (
+        "the completed run has no checkpoint at its end; expected a run with checkpoint.end: true"
+    ) in capsys.readouterr().err
 
 
 def test_another_step_holds_from_there_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +126,7 @@ def test_another_step_holds_from_there_on(tmp_path: Path, capsys: pytest.Capture
     assert not np.array_equal(distances[0.1][12:], distances[0.2][12:])
     assert command("verify", path) == 0
     assert command("replay", path) == 2
-    assert "a run whose method was the same from its start to its end" in capsys.readouterr().err
+    assert "its method was changed on the way; expected a run of one method" in capsys.readouterr().err
 
 
 def test_a_run_that_has_reached_its_accuracy_goes_on_without_it(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_report_shows_them(path: Path, tmp_path: Path, capsys: pytest.CaptureF
         assert f"{run.evaluations.delta.iloc[-1]:.3g}" in capsys.readouterr().out
     assert (tmp_path / "delta.png").exists()
     assert main(["report", str(path), "--columns", "gama"]) == 2
-    assert "columns=gama: one of" in capsys.readouterr().err
+    assert "columns=gama: unknown; expected one of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,8 @@ def test_virtual_time_that_would_never_pass_until_the_last_update(
     assert main(["run", str(job(tmp_path, stop={"updates": 30}, evaluate={"every": 0.01}, clock=clock))]) == 2
     err = capsys.readouterr().err
     assert (
-        err.count("\n") == 1 and "evaluate.every=0.01: at least 0.015: 1,000,000 evaluations to the end (15000 s" in err
+        err.count("\n") == 1
+        and ("evaluate.every=0.01: more than 1,000,000 evaluations to the end (15000 s of virtual time)") in err
     )
     assert not (tmp_path / "late.h5").exists()
     assert (

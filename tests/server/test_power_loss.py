@@ -120,7 +120,7 @@ def test_a_file_that_someone_writes_to_is_not_taken_away(
     _, path = interrupted
     os.truncate(path, 5000)
     with touched(path):
-        refused(path, capsys, "a run that has ended; this one is still being written")
+        refused(path, capsys, "the run is still being written; expected one that has ended")
 
 
 def test_a_set_that_a_later_session_undid_is_not_used(

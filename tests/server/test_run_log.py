@@ -137,7 +137,9 @@ def test_level_is_chosen_by_options_then_by_the_environment(
 def test_unknown_level_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("MPIFL_LOG_LEVEL", "loud")
     assert main(["list"]) == 2
-    assert capsys.readouterr().err == "mpifl: MPIFL_LOG_LEVEL=loud: one of debug, info, warning, error\n"
+    assert capsys.readouterr().err == (
+        "mpifl: MPIFL_LOG_LEVEL=loud: no such level; expected one of debug, info, warning, error\n"
+    )
 
 
 def test_python_api_logs_nothing_unless_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -90,7 +90,9 @@ def test_two_resumes_at_once(
     found: dict[Path, bytes] = {}
     monkeypatch.setattr(RunWriter, "resumed", other)
     assert mpifl("resume", path) == 2
-    assert capsys.readouterr().err.endswith("one that no other process has resumed; this one was resumed meanwhile\n")
+    assert capsys.readouterr().err.endswith(
+        "another process has resumed the run meanwhile; resume it again when that has ended\n"
+    )
     assert found == {p: p.read_bytes() for p in path.parent.rglob("*") if p.is_file()}
     assert not differing(whole, path, but=("events",))
 

@@ -79,7 +79,7 @@ def test_from_pip_install_to_a_report_of_20_seeds(user: dict[str, str], tmp_path
     # The run file of a job that is submitted again is refused; nothing starts.
     words = ["mpifl", "submit", "job.yaml", "--seeds", "3,20"]
     again = subprocess.run(words, cwd=folder, env=user, text=True, capture_output=True, timeout=60)
-    assert again.returncode == 2 and again.stderr.count("\n") == 1 and "this one exists" in again.stderr
+    assert again.returncode == 2 and again.stderr.count("\n") == 1 and "the file exists" in again.stderr
     # One run on two nodes, of a job of the package, without a file of settings.
     answer = mpifl("submit", "jobs/quickstart.yaml", "stop.time=1", "site.nodes=2", "site.ranks_per_node=2")
     (single,) = re.findall(r"Submitted batch job (\d+)", answer)

@@ -222,7 +222,7 @@ def test_two_sweeps_at_once(write: Write, refused: Callable[..., str]) -> None:
     folder.mkdir(parents=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "a study that is not running; another process is running it now" in refused("sweep", path)
+        assert "another process is running a study now; wait until it has ended" in refused("sweep", path)
     assert not list(folder.glob("*.h5"))
 
 
@@ -237,7 +237,7 @@ def test_parts_of_a_study_run_side_by_side(swept: Path, tmp_path: Path) -> None:
     with (tmp_path / "parts" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # another part is running
         assert sweep(study, 1, part=Part(0, 3)).counts() == {"completed": 4}
-        with pytest.raises(ConfigError, match="a study that is not running"):
+        with pytest.raises(ConfigError, match=r"another process is running a study now; wait until it has ended"):
             sweep(study, 1)
 
 
@@ -245,7 +245,7 @@ def test_parts_of_another_number_are_refused_meanwhile(copied: Study) -> None:
     """Part 1/2 and part 1/3 have runs in common; afterwards the study may be divided anew."""
     with (copied.folder / ".lock-1-2").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # part 1/2 is running
-        with pytest.raises(ConfigError, match="--part=1/3: K/2, as part 1/2, which another process is running"):
+        with pytest.raises(ConfigError, match=r"--part=1/3: another process is running part 1/2 now; expected K/2"):
             sweep(copied, 1, part=Part(1, 3))
         assert sweep(copied, 1, part=Part(0, 2)).counts() == {"completed": 4}
     assert sweep(copied, 1, part=Part(1, 3)).counts() == {"completed": 4}
@@ -334,7 +334,7 @@ def test_a_script_without_a_main_guard(write: Write, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["1", "2/2", "-1/2", "0/0", "a/b", "1/2/3"])
 def test_wrong_parts(write: Write, refused: Callable[..., str], text: str) -> None:
-    assert f"--part={text}: NUMBER/COUNT" in refused("sweep", write(), f"--part={text}")
+    assert f"--part={text}: no part; expected NUMBER/COUNT" in refused("sweep", write(), f"--part={text}")
 
 
 @pytest.mark.long

@@ -56,45 +56,87 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     ("line", "says"),
     [
         # the site
-        ("submit job.yaml site.scheduler=torque", "site.scheduler=torque: one of slurm, pbs, flux, lsf"),
+        (
+            "submit job.yaml site.scheduler=torque",
+            ("site.scheduler=torque: not valid; expected one of slurm, pbs, flux, lsf"),
+        ),
         ("submit job.yaml site.partitoin=long", "site.partitoin=long: no such key; the nearest is partition"),
         ("submit job.yaml --site none.yaml", "site=none.yaml: no such file"),
-        ("submit job.yaml site.container=none.sif", "site.container=none.sif: an image that exists"),
-        ("submit job.yaml --time 90", "site.time=90: [days-]hours:minutes:seconds"),
-        ("submit job.yaml --time 1:30", "site.time=1:30: [days-]hours:minutes:seconds"),
-        ("submit job.yaml --time 0:01:00", "site.warning=120: less than the time limit, 60 s"),
-        ("submit job.yaml site.nodes=two", "site.nodes=two: an integer of at least 1"),
-        ("submit job.yaml site.options=[--ntasks=16]", "site.options=--ntasks=16: site.ranks_per_node instead"),
-        ("submit job.yaml site.options=[--array=0-19]", "site.options=--array=0-19: an option that mpifl submit does"),
-        ("submit job.yaml site.options=[mem=4G]", "site.options=mem=4G: options of the batch system, such as --mem"),
-        ("submit job.yaml site.scheduler=pbs site.options=[-q,long]", "site.options=-q: site.partition instead"),
-        ("submit job.yaml site.gpus_per_node=-1", "site.gpus_per_node=-1: an integer of at least 0"),
-        ("submit job.yaml site.launcher=aprun", "site.launcher=aprun: one of mpirun, mpiexec, srun, flux or null"),
-        ("submit job.yaml site.time=[5]", "site.time=[5]: text"),
-        ("submit job.yaml site.nodes=0", "site.nodes=0: an integer of at least 1"),
-        ("submit job.yaml site.setup=module", "site.setup=module: a list"),
+        ("submit job.yaml site.container=none.sif", "site.container=none.sif: no such image"),
+        (
+            "submit job.yaml --time 90",
+            ("site.time=90: no duration; expected [days-]hours:minutes:seconds, as in 01:30:00"),
+        ),
+        (
+            "submit job.yaml --time 1:30",
+            ("site.time=1:30: no duration; expected [days-]hours:minutes:seconds, as in 01:30:00"),
+        ),
+        ("submit job.yaml --time 0:01:00", "site.warning=120: the time limit is 60 s; expected less"),
+        ("submit job.yaml site.nodes=two", "site.nodes=two: not valid; expected an integer of at least 1"),
+        (
+            "submit job.yaml site.options=[--ntasks=16]",
+            ("site.options=--ntasks=16: mpifl submit sets it itself; expected site.ranks_per_node instead"),
+        ),
+        (
+            "submit job.yaml site.options=[--array=0-19]",
+            ("site.options=--array=0-19: mpifl submit sets it itself; expected another option"),
+        ),
+        ("submit job.yaml site.options=[mem=4G]", "site.options=mem=4G: it does not begin with -"),
+        (
+            "submit job.yaml site.scheduler=pbs site.options=[-q,long]",
+            ("site.options=-q: mpifl submit sets it itself; expected site.partition instead"),
+        ),
+        (
+            "submit job.yaml site.gpus_per_node=-1",
+            ("site.gpus_per_node=-1: not valid; expected an integer of at least 0"),
+        ),
+        (
+            "submit job.yaml site.launcher=aprun",
+            ("site.launcher=aprun: not valid; expected one of mpirun, mpiexec, srun, flux or null"),
+        ),
+        ("submit job.yaml site.time=[5]", "site.time=[5]: not valid; expected text"),
+        ("submit job.yaml site.nodes=0", "site.nodes=0: not valid; expected an integer of at least 1"),
+        ("submit job.yaml site.setup=module", "site.setup=module: not valid; expected a list of texts"),
         # the job
-        ("submit", "submit='': a STUDY.yaml or JOB.yaml first"),
+        ("submit", "submit='': no file; expected a STUDY.yaml or JOB.yaml first, then key=value"),
         ("submit job.yml", "submit=job.yml: no such file"),
         ("submit job.yaml stop.tyme=1", "stop.tyme=1: no such key"),
         ("submit job.yaml output=job.yaml/run.h5", "output="),
-        ("submit job.yaml output=.", "output=.: the path of a file that ends in .h5"),
-        ("submit job.yaml --seeds 0..19", "--seeds=0..19: seeds such as 0-19 or 0,3,5-7"),
-        ("submit job.yaml --seeds 3-1", "--seeds=3-1: ranges that rise"),
-        ("submit job.yaml --seeds 1,1", "--seeds=1,1: seeds that differ"),
+        (
+            "submit job.yaml output=.",
+            ("output=.: it does not end in NAME.h5; expected the path of a file that ends in .h5"),
+        ),
+        ("submit job.yaml --seeds 0..19", "--seeds=0..19: no seeds; expected seeds such as 0-19 or 0,3,5-7"),
+        (
+            "submit job.yaml --seeds 3-1",
+            ("--seeds=3-1: 3-1 falls, or is too long; expected ranges that rise, of at most 100,000 seeds"),
+        ),
+        ("submit job.yaml --seeds 1,1", "--seeds=1,1: a seed is there twice; expected seeds that differ"),
         ("submit job.yaml --seeds", "argument --seeds: expected one argument"),
-        ("submit job.yaml --tasks 4", "--tasks=4: a study; job.yaml is a job"),
+        ("submit job.yaml --tasks 4", "--tasks=4: job.yaml is a job; expected a study"),
         ("submit study.yaml --tasks 0", "argument --tasks: 0: an integer of at least 1"),
-        ("submit study.yaml --tasks 2 --runs 2", "--runs=2: --tasks or --runs, not both"),
-        ("submit study.yaml trials=0", "trials=0: a number of trials"),
-        ("submit study.yaml --seeds 0-19", "--seeds=0-19: a job; study.yaml is a study"),
-        ("submit study.yaml ranks=3 site.ranks_per_node=3", "ranks=3: at most 2: a task has 3 ranks"),
-        ("submit study.yaml ranks=64", "ranks=64: at most 8: the server and one rank for each client"),
+        ("submit study.yaml --tasks 2 --runs 2", "--runs=2: --tasks is given too; expected one of the two"),
+        (
+            "submit study.yaml trials=0",
+            ("trials=0: no number of trials; expected a number of at least 1, or a list of seeds"),
+        ),
+        (
+            "submit study.yaml --seeds 0-19",
+            ("--seeds=0-19: study.yaml is a study, which has its seeds in the key trials; expected a job"),
+        ),
+        (
+            "submit study.yaml ranks=3 site.ranks_per_node=3",
+            ("ranks=3: a task has 3 ranks (site.nodes × site.ranks_per_node), and one starts the runs"),
+        ),
+        (
+            "submit study.yaml ranks=64",
+            ("ranks=64: a run has at most 7 clients, and one more rank for the server; expected at most 8"),
+        ),
         # a seed from the environment of an array's task
-        ("run job.yaml seed=", "seed=None: an integer from 0"),
-        ("run job.yaml seed='2'", "seed='2': an integer from 0 to 2**63 - 1; this is text"),
+        ("run job.yaml seed=", "seed=None: not valid; expected an integer from 0 to 2**63 - 1"),
+        ("run job.yaml seed='2'", "seed='2': this is text; expected an integer from 0 to 2**63 - 1"),
         ("run job.yaml seed=${SLURM_ARRAY_TASK_ID}", "is the shell's: seed=$SLURM_ARRAY_TASK_ID"),
-        ("run job.yaml seed=0-19", "seed=0-19: an integer from 0"),
+        ("run job.yaml seed=0-19", "seed=0-19: not valid; expected an integer from 0 to 2**63 - 1"),
     ],
 )
 def test_wrong_words(centre: Path, capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
@@ -102,25 +144,28 @@ def test_wrong_words(centre: Path, capsys: pytest.CaptureFixture[str], line: str
 
 
 def test_a_seed_as_text_in_python(centre: Path) -> None:
-    with pytest.raises(ConfigError, match=r"seed='2': an integer from 0 to 2\*\*63 - 1; this is text"):
+    with pytest.raises(ConfigError, match=r"seed='2': this is text; expected an integer from 0 to 2\*\*63 - 1"):
         mpifl.load_job("job.yaml", seed="2")
 
 
 def test_no_sbatch(centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(centre))
-    assert "site.scheduler=slurm: a machine with sbatch" in refused(capsys, "submit", "job.yaml")
+    assert ("site.scheduler=slurm: this machine has no sbatch; expected a machine with it") in refused(
+        capsys, "submit", "job.yaml"
+    )
 
 
 def test_what_the_batch_system_refuses(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own words; `tests/slurm` has them from SLURM."""
     answer = "Batch job submission failed: Requested node configuration is not available"
     (centre.parent / "tools" / "sbatch").write_text(REFUSES.format(answer=answer))
-    expected = f"mpifl: submit=sbatch: a script that it accepts; its answer: {answer}\n"
+    expected = f"mpifl: submit=sbatch: its answer: {answer}; expected a script that it accepts\n"
     assert refused(capsys, "submit", "job.yaml") == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [('partition: "a\\nb"', "site.partition='a\\nb': one line"), ("[a]", "site=")]
+    ("text", "says"),
+    [('partition: "a\\nb"', ("site.partition='a\\nb': several lines; expected one line")), ("[a]", "site=")],
 )
 def test_a_wrong_file_of_settings(centre: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
     Path("mpifl-site.yaml").write_text(text)
@@ -131,9 +176,11 @@ def test_a_run_file_that_exists(centre: Path, capsys: pytest.CaptureFixture[str]
     """Unless it is that of an interrupted run of the same job with a checkpoint, which continues."""
     assert main(["run", "job.yaml", "stop.time=0.5", "-q"]) == 0
     for words in ([], ["stop.time=0.5"], ["stop.time=0.5", "site.nodes=2"]):
-        assert "results/base.h5: a new file; this one exists" in refused(capsys, "submit", "job.yaml", *words)
+        assert ("the file exists; choose another name, or overwrite=true") in refused(
+            capsys, "submit", "job.yaml", *words
+        )
     shutil.copy(centre / "results" / "base.h5", centre / "results" / "base-seed-3.h5")
-    assert "base-seed-3.h5: a new file; this one exists" in refused(capsys, "submit", "job.yaml", "--seeds", "2-4")
+    assert "base-seed-3.h5: the file exists" in refused(capsys, "submit", "job.yaml", "--seeds", "2-4")
     assert main(["submit", "job.yaml", "overwrite=true"]) == 0
     assert "|| [ -e" not in (centre.parent / "submitted").read_text()
 
@@ -149,7 +196,7 @@ def test_an_interrupted_run_continues(centre: Path, capsys: pytest.CaptureFixtur
                 run.terminate()
     assert run.returncode == 143
     same = ["clock.mode=real", "stop.time=60"]
-    assert "this one exists" in refused(capsys, "submit", "job.yaml", "clock.mode=real", "stop.time=61")
+    assert "the file exists" in refused(capsys, "submit", "job.yaml", "clock.mode=real", "stop.time=61")
     assert main(["submit", "job.yaml", *same]) == 0
     script = (centre.parent / "submitted").read_text()
     assert f'if [ "$restarts" != 0 ] || [ -e {centre}/results/base.h5 ]; then' in script
@@ -157,7 +204,9 @@ def test_an_interrupted_run_continues(centre: Path, capsys: pytest.CaptureFixtur
 
 def test_a_study_that_is_complete(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "study.yaml", "set.stop.time=0.5", "--processes", "1"]) == 0
-    assert "all 2 are completed" in refused(capsys, "submit", "study.yaml", "set.stop.time=0.5")
+    assert ("all 2 runs are completed; expected a study with runs to do") in refused(
+        capsys, "submit", "study.yaml", "set.stop.time=0.5"
+    )
 
 
 def test_more_than_there_is_to_do(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,13 +242,13 @@ def nobody(centre: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("submit job.yaml --site private.yaml", "site=private.yaml: permission denied"),
-        ("submit private.yaml", "submit=private.yaml: permission denied"),
-        ("run private.yaml", "job=private.yaml: permission denied"),
-        ("submit job.yaml", "results: a folder that can be written (Permission denied)"),
-        ("submit job.yaml output=closed/run.h5", "closed: a folder that can be written (Permission denied)"),
-        ("submit study.yaml", "logs: a folder that can be written (Permission denied)"),
-        ("run job.yaml output=closed/run.h5", "output=closed/run.h5: a file that can be written (Permission denied)"),
+        ("submit job.yaml --site private.yaml", "site=private.yaml: cannot be read: Permission denied"),
+        ("submit private.yaml", "submit=private.yaml: cannot be read: Permission denied"),
+        ("run private.yaml", "job=private.yaml: cannot be read: Permission denied"),
+        ("submit job.yaml", "results: cannot be written: Permission denied"),
+        ("submit job.yaml output=closed/run.h5", "closed: cannot be written: Permission denied"),
+        ("submit study.yaml", "logs: cannot be written: Permission denied"),
+        ("run job.yaml output=closed/run.h5", "output=closed/run.h5: cannot be written: Permission denied"),
     ],
 )
 def test_permissions(nobody: Callable[[], None], capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:

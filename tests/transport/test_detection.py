@@ -119,13 +119,13 @@ def test_the_error_names_the_mpi_and_the_command_to_use(library: str, name: str,
     assert name_of(library) == name
     with pytest.raises(LaunchError) as error:
         check_size(1, library, SRUN)
-    assert f"Use {srun}" in str(error.value)
+    assert f"use {srun}" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("environ", "line"),
     [
-        ({"MPIFL_MPI": "yes"}, "MPIFL_MPI=yes: 0 (never use MPI), 1 (always), or unset"),
+        ({"MPIFL_MPI": "yes"}, "MPIFL_MPI=yes: no such value; expected 0 (never use MPI), 1 (always), or unset"),
         ({"PMI_SIZE": "2", "PMI_RANK": "0", "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, "MPI=cannot load MPI library"),
         (MISSING, ""),
         ({**MISSING, "MPI_LOCALRANKID": "1"}, ""),

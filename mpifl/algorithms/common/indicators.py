@@ -53,11 +53,11 @@ class Given(Equal):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.values:
-            raise ConfigError("values", self.values, "an integer of at least 1 for each client")
+            raise ConfigError("values", self.values, "no values", "an integer of at least 1 for each client")
 
     def initial(self, n: int) -> np.ndarray:
         if len(self.values or []) != n:
-            raise ConfigError("indicators.values", self.values, f"{n} integers, one for each client")
+            raise ConfigError("indicators.values", self.values, f"there are {n} clients", "an integer for each client")
         return np.array(self.values, float)
 
 

@@ -204,7 +204,7 @@ class TorchSolver(Config):
         if self.schedule is not None:
             _section("schedule", self.schedule)
         elif self.per != "step":
-            raise ConfigError("per", self.per, "step without a schedule, whose unit it is")
+            raise ConfigError("per", self.per, "there is no schedule, whose unit it is", "step")
 
     @property
     def settings(self) -> OptimizerSettings:
@@ -237,14 +237,16 @@ def _section(key: str, section: Any) -> tuple[str, dict[str, Any]]:
     kind = {"optimizer": "a class of torch.optim", "schedule": "a class of torch.optim.lr_scheduler"}[key]
     options = {"name": section} if isinstance(section, str) else section
     if not isinstance(options, Mapping):
-        raise ConfigError(key, section, f"{kind}, or a section with its name and options")
+        raise ConfigError(key, section, "neither text nor a section", f"{kind}, or a section with its name and options")
     options = dict(options)
     name = options.pop("name", "???")
     if not isinstance(name, str) or not name.isidentifier():
-        raise ConfigError(f"{key}.name", name, f"required, {kind}" if name == "???" else kind)
+        raise ConfigError(f"{key}.name", name, "required" if name == "???" else "no name of a class", kind)
     for option, value in options.items():
         if isinstance(value, Mapping):
-            raise ConfigError(f"{key}.{option}", dict(value), "a number, true or false, text, null or a list")
+            raise ConfigError(
+                f"{key}.{option}", dict(value), "it is a section", "a number, true or false, text, null or a list"
+            )
     return name, options
 
 
@@ -269,7 +271,8 @@ class LocalTraining(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.solver, TorchSolver) and (reason := self.needs_plain_steps()):
-            raise ConfigError("solver", self.solver.name, f"sgd: {reason}, which a torch optimiser does not take")
+            wrong = f"{reason}, which a torch optimiser does not take"
+            raise ConfigError("solver", self.solver.name, wrong, "sgd")
 
     def needs_plain_steps(self) -> str:
         """A clause that says which formula of the method is for plain gradient steps; empty: none, any solver fits."""

@@ -90,7 +90,7 @@ class Box(Config):
         super().__post_init__()
         low, high = self.bounds
         if not low <= high:
-            raise ConfigError("high", self.high, f"at least low, {self.low}")
+            raise ConfigError("high", self.high, "below low", f"at least {self.low}")
 
     @property
     def bounds(self) -> tuple[float, float]:

@@ -105,10 +105,11 @@ class Krum(AggregationRule):
 
     def check_members(self, members: int | None) -> None:
         if members is None or members < self.bad + 3:
-            count = f"there are {members}" if members else "only trigger.every fixes their number"
-            raise ConfigError("aggregation.bad", self.bad, f"krum needs bad + 3 members, and {count}")
+            count = f"there are {members}" if members else "their number is not fixed"
+            remedy = "give a smaller number, or more members" if members else "give trigger.every, which fixes it"
+            raise ConfigError("aggregation.bad", self.bad, f"krum needs bad + 3 members, and {count}", remedy=remedy)
         if self.keep > members - self.bad:
-            raise ConfigError("aggregation.keep", self.keep, f"at most {members - self.bad}, members - bad")
+            raise ConfigError("aggregation.keep", self.keep, "more than members - bad", f"at most {members - self.bad}")
 
     def scores(self, v: np.ndarray) -> np.ndarray:
         """(m,) sums of squared distances to the m - bad - 2 nearest others, or to the nearest one if m < bad + 3."""

@@ -76,7 +76,7 @@ class SampledRounds(SynchronousRounds):
     def validate(self, clients: int) -> None:
         super().validate(clients)
         if self.cohort is not None and self.cohort > clients:
-            raise ConfigError("cohort", self.cohort, f"at most {clients}, the number of clients")
+            raise ConfigError("cohort", self.cohort, f"there are {clients} clients", f"at most {clients}")
 
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
         shares = clients.shares if self.sampling == "samples" else None
@@ -108,8 +108,8 @@ class ModelAveraging(SampledRounds):
     def validate(self, clients: int) -> None:
         super().validate(clients)
         if self.aggregation.needs_count and self.sampling != "uniform":
-            text = f"uniform with {self.aggregation.name}: a client drawn twice is one member, so m is not known"
-            raise ConfigError("sampling", self.sampling, text)
+            wrong = f"a client drawn twice is one member, so {self.aggregation.name} does not know their number"
+            raise ConfigError("sampling", self.sampling, wrong, "uniform")
         self.aggregation.check_members(self.cohort or clients)
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:

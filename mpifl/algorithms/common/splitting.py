@@ -86,7 +86,9 @@ class DouglasRachford(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.accuracy and not isinstance(self.solver, Gd):
-            raise ConfigError("solver", self.solver.name, "gd with accuracy: the error of the other solvers is unknown")
+            raise ConfigError(
+                "solver", self.solver.name, "accuracy is given, and the error of other solvers is unknown", "gd"
+            )
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)

@@ -22,11 +22,18 @@ def event_probabilities(trigger: Trigger, clients: Clients) -> tuple[np.ndarray,
     Raises ConfigError if aggregations are timed and the delay model has no rates, and for a user's own trigger.
     """
     if type(trigger) is not Trigger:
-        raise ConfigError("step_schedule", type(trigger).__qualname__, "constant, with a trigger of your own")
+        raise ConfigError(
+            "step_schedule", type(trigger).__qualname__, "the counts of a trigger of your own are not known", "constant"
+        )
     rates = clients.rates if clients.rates is not None else np.ones(clients.n)
     if trigger.timed:
         if clients.rates is None:
-            raise ConfigError("step_schedule", "timed trigger", "a delay model with rates, or a trigger by updates")
+            raise ConfigError(
+                "step_schedule",
+                "timed trigger",
+                "the delay model has no rates",
+                "one with rates, or a trigger by updates",
+            )
         server = trigger.poisson or 1 / (trigger.period or inf)
         return rates / (server + rates.sum()), server / (server + rates.sum())
     a = trigger.bernoulli or 1 / (trigger.every or 1)  # aggregations per upload

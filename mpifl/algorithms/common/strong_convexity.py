@@ -20,4 +20,4 @@ class StrongConvexity(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mu > self.L:
-            raise ConfigError("L", self.L, f"a number of at least mu, {self.mu:g}")
+            raise ConfigError("L", self.L, "below mu", f"at least {self.mu:g}")

@@ -38,8 +38,8 @@ def cached(name: str, options: Mapping[str, object], sources: Sequence[Path], bu
         try:
             _store(arrays, place)
         except OSError as error:
-            wanted = f"a folder that can be written: {str(error).lower()}"
-            raise ConfigError("MPIFL_CACHE", cache, wanted) from error
+            wrong = f"cannot be written: {str(error).lower()}"
+            raise ConfigError("MPIFL_CACHE", cache, wrong, "a folder that can be written") from error
     return place
 
 
@@ -54,7 +54,9 @@ def _key(options: Mapping[str, object], sources: Sequence[Path]) -> str:
         try:
             key.update(_checksum(source).encode())
         except OSError as error:
-            raise ConfigError("data file", source, f"a file that can be read: {str(error).lower()}") from error
+            raise ConfigError(
+                "data file", source, f"cannot be read: {str(error).lower()}", "a readable file"
+            ) from error
     return key.hexdigest()[:16]
 
 

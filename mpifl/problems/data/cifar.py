@@ -44,7 +44,9 @@ class Cifar(Data):
         binary = (root / self.binary).is_dir()
         folder = root / (self.binary if binary else self.python)
         if not folder.is_dir():
-            raise ConfigError("data file", root / self.binary, f"an existing folder, or a folder {self.python}")
+            raise ConfigError(
+                "data file", root / self.binary, "no such folder", f"an existing folder, or a folder {self.python}"
+            )
         read, suffix = (read_binary, ".bin") if binary else (read_python, "")
         *train, test = (
             read(folder / f"{file}{suffix}", self.columns, self.labels) for file in (*self.train, self.test)
@@ -90,10 +92,10 @@ def read_binary(file: Path, columns: Columns, labels: str) -> Part:
     try:
         raw = np.frombuffer(read_file(file), np.uint8)
     except (OSError, ValueError) as error:
-        raise ConfigError("data file", file, f"a file that can be read: {str(error).lower()}") from error
+        raise ConfigError("data file", file, f"cannot be read: {str(error).lower()}", "a readable file") from error
     size = len(columns) + BYTES
     if not len(raw) or len(raw) % size:
-        raise ConfigError("data file", file, f"records of {size} bytes: it has {len(raw)} bytes in all")
+        raise ConfigError("data file", file, f"it has {len(raw)} bytes in all", f"records of {size} bytes")
     rows = raw.reshape(-1, size)
     return rows[:, len(columns) :], checked(rows[:, list(columns).index(labels)], columns[labels], file)
 
@@ -104,17 +106,16 @@ def read_python(file: Path, columns: Columns, labels: str) -> Part:
     try:
         x = unsigned_bytes(batch.get(b"data"), BYTES)
     except ValueError as error:
-        raise ConfigError("data file", file, f"its entry data to be {error}") from error
+        raise ConfigError("data file", file, "its entry data is something else", str(error)) from error
     y = batch.get(labels.encode())
     if not len(x) or not isinstance(y, list) or len(y) != len(x) or not all(isinstance(label, int) for label in y):
-        raise ConfigError(
-            "data file", file, f"an entry {labels} that is a list with one label for each of {len(x)} images"
-        )
+        expected = f"a list with one label for each of {len(x)} images"
+        raise ConfigError("data file", file, f"its entry {labels} is something else", expected)
     return x, checked(np.array(y), columns[labels], file)
 
 
 def checked(y: np.ndarray, classes: int, file: Path) -> np.ndarray:
     """The labels y (rows,) as int64. Raises ConfigError if one is not a label."""
     if y.min() < 0 or y.max() >= classes:
-        raise ConfigError("data file", file, f"labels 0 to {classes - 1}: it has {y.min()} to {y.max()}")
+        raise ConfigError("data file", file, f"it has labels {y.min()} to {y.max()}", f"labels 0 to {classes - 1}")
     return y.astype(np.int64)

@@ -30,7 +30,13 @@ class Digits(Data):
         spec = find_spec("sklearn")  # only the file is needed: importing scikit-learn takes two seconds
         file = Path(*(spec.submodule_search_locations or [""])) / "datasets/data/digits.csv.gz" if spec else Path()
         if not file.is_file():
-            raise ConfigError("problem.data", self.name, "another data set, or scikit-learn installed")
+            raise ConfigError(
+                "problem.data",
+                self.name,
+                "scikit-learn, which has the file, is not installed",
+                "another data set",
+                "or pip install scikit-learn",
+            )
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
         table = table[stream(0, "digits").permutation(len(table))]  # one fixed split, whatever the seed of the run
         x, y = table[:, :-1].astype(np.uint8), table[:, -1]

@@ -58,4 +58,5 @@ def fetch(name: str, folder: Path, file: str) -> None:
             address, checksums = SOURCES[name]
             pooch.retrieve(address + file, checksums[file], file, folder)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; pooch's on checksums are ValueErrors
-        raise ConfigError("data file", folder / file, f"a file that can be downloaded: {str(error).lower()}") from error
+        wrong, remedy = f"the download failed: {str(error).lower()}", f"put the file into {folder} yourself"
+        raise ConfigError("data file", folder / file, wrong, remedy=remedy) from error

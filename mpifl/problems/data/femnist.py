@@ -42,5 +42,5 @@ def images(x: Any, y: Any) -> Part:
     """Images (rows, 784), float32 as there may be 800,000 of them, and labels (rows,)."""
     rows = np.array(x, np.float32)
     if rows.shape[1:] != (SIDE * SIDE,) or not (rows.min() >= 0 and rows.max() <= 1):
-        raise ValueError(f"images of {SIDE * SIDE} numbers between 0 and 1")
+        raise ValueError(f"x has no images of {SIDE * SIDE} numbers between 0 and 1")
     return rows, labels(y, len(rows), CLASSES)

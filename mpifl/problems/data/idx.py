@@ -23,18 +23,18 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     try:
         raw = _content(path, dimensions)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ConfigError("data file", path, f"an undamaged file: {str(error).lower()}") from error
+        raise ConfigError("data file", path, f"cannot be read: {str(error).lower()}", "an undamaged file") from error
     if len(raw) < 4 or raw[0] or raw[1]:
-        raise ConfigError("data file", path, "an idx file: its first two bytes are not zero")
+        raise ConfigError("data file", path, "its first two bytes are not zero", "an idx file")
     if raw[2] != UNSIGNED_BYTE:
-        raise ConfigError("data file", path, f"an idx file of unsigned bytes (type 8): it has type {raw[2]}")
+        raise ConfigError("data file", path, f"it has type {raw[2]}", "an idx file of unsigned bytes (type 8)")
     if raw[3] != dimensions or len(raw) < 4 + 4 * dimensions:
-        raise ConfigError("data file", path, f"an idx file of {dimensions} dimensions: it has {raw[3]}")
+        raise ConfigError("data file", path, f"it has {raw[3]} dimensions", f"an idx file of {dimensions}")
     shape = np.frombuffer(raw, ">u4", dimensions, 4).tolist()
     expected, held = math.prod(shape), len(raw) - 4 - 4 * dimensions
     if held != expected:
-        found = f"it has {held}" if held < expected else "it has more"
-        raise ConfigError("data file", path, f"{expected} bytes after the header, as the header says: {found}")
+        found = f"it has {held}, fewer" if held < expected else "it has more"
+        raise ConfigError("data file", path, f"{found} bytes after the header than it says", f"{expected} bytes")
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 

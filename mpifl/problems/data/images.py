@@ -41,14 +41,14 @@ class Images(Data):
         images = self._file(folder, f"{part}-images-idx3-ubyte", download)
         x = read_idx(images, 3)
         if x.shape[1:] != (SIDE, SIDE) or not len(x):
-            raise ConfigError("data file", images, f"images of {SIDE} x {SIDE} pixels: its shape is {x.shape}")
+            raise ConfigError("data file", images, f"its shape is {x.shape}", f"images of {SIDE} x {SIDE} pixels")
         labels = self._file(folder, f"{part}-labels-idx1-ubyte", download)
         y = read_idx(labels, 1).astype(np.int64)
         if len(y) != len(x):
-            raise ConfigError("data file", labels, f"one label for each of the {len(x)} images: it has {len(y)}")
+            raise ConfigError("data file", labels, f"it has {len(y)} labels", f"one for each of the {len(x)} images")
         if y.min() < self.lowest or y.max() >= self.lowest + self.classes:
             low, high = self.lowest, self.lowest + self.classes - 1
-            raise ConfigError("data file", labels, f"labels {low} to {high}: it has {y.min()} to {y.max()}")
+            raise ConfigError("data file", labels, f"it has labels {y.min()} to {y.max()}", f"labels {low} to {high}")
         if self.transposed:
             x = np.ascontiguousarray(x.transpose(0, 2, 1))
         return x.reshape(len(x), -1), y - self.lowest
@@ -59,7 +59,9 @@ class Images(Data):
             fetch(self.name, folder, f"{name}.gz")
             found = find_idx(folder, name)
         if found is None:
-            raise ConfigError("data file", folder / f"{name}.gz", "an existing file, or problem.download=true")
+            raise ConfigError(
+                "data file", folder / f"{name}.gz", "no such file", "an existing file", "or set problem.download=true"
+            )
         return found
 
 

@@ -69,17 +69,17 @@ def read_halves(folder: Path, rows: Callable[[Any, Any], T], empty: bool = False
     """Reads the users in `folder`/train, and in `folder`/test if it exists, with `read_users`."""
     train = read_users(folder / "train", rows, empty)
     if not train:
-        raise ConfigError("data file", folder / "train", "at least one user with rows: it has none")
+        raise ConfigError("data file", folder / "train", "no user has rows", "at least one user with rows")
     return train, read_users(folder / "test", rows, True) if (folder / "test").is_dir() else {}
 
 
 def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict[str, T]:
     """Returns `rows(x, y)` of every user in all JSON files in `folder`, files in sorted order.
 
-    `rows` raises ValueError with what it expects. Users without rows are left out if `empty` is set, else an error."""
+    `rows` raises ValueError with what is wrong. Users without rows are left out if `empty` is set, else an error."""
     files = json_files(folder)
     if not files:
-        raise ConfigError("data file", folder / "*.json", "at least one json file")
+        raise ConfigError("data file", folder / "*.json", "no such file", "at least one json file")
     users: dict[str, T] = {}
     for file in files:
         user = None
@@ -89,14 +89,15 @@ def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict
                 held = content["user_data"][user]
                 if not len(held["y"]):
                     if not empty:
-                        raise ValueError("at least one row")
+                        raise ValueError("no rows")
                     continue
                 if user in users:
-                    raise ValueError(f"users that no other file has: user {user} is there twice")
+                    raise ValueError("another file has this user too")
                 users[user] = rows(held["x"], held["y"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            wanted = "leaf json (users, user_data)" + (f", in user {user}" if user else "")
-            raise ConfigError("data file", file, f"{wanted}: {str(error).lower()}") from error
+            wrong = (f"user {user}: " if user else "") + str(error).lower()
+            expected = "LEAF's JSON: users, and user_data with x and y of each"
+            raise ConfigError("data file", file, wrong, expected) from error
     return users
 
 
@@ -122,7 +123,7 @@ def vectors(x: Any, y: Any) -> Part:
     """Returns rows (rows, features), float64, and their labels (rows,)."""
     rows = np.array(x, np.float64)
     if rows.ndim != 2 or not np.isfinite(rows).all():
-        raise ValueError("rows of finite numbers")
+        raise ValueError("x is no list of rows of finite numbers")
     return rows, labels(y, len(rows))
 
 
@@ -131,9 +132,9 @@ def labels(y: Any, rows: int, classes: int | None = None) -> np.ndarray:
     given = np.array(y)
     whole = given.shape == (rows,) and given.dtype.kind in "biuf" and np.isfinite(given).all()
     if not whole or (given % 1 != 0).any():
-        raise ValueError(f"a whole label for each of {rows} rows")
+        raise ValueError(f"y is not a whole number for each of {rows} rows")
     if classes is not None and (given.min() < 0 or given.max() >= classes):
-        raise ValueError(f"labels 0 to {classes - 1}")
+        raise ValueError(f"y has labels beyond 0 to {classes - 1}")
     if np.abs(given.astype(float)).max(initial=0) >= CLASSES:
-        raise ValueError(f"labels below {CLASSES}")
+        raise ValueError(f"y has labels of {CLASSES} or more")
     return given.astype(np.int64)

@@ -146,15 +146,15 @@ def words(text: str) -> list[str]:
 def tweets(x: Any, y: Any) -> tuple[list[str], np.ndarray]:
     """The texts of LEAF's rows of fields, and whether each is positive (rows,)."""
     if not all(isinstance(row, list) and len(row) > TEXT and isinstance(row[TEXT], str) for row in x):
-        raise ValueError("rows of id, date, query, user and text")
+        raise ValueError("x is no list of rows of id, date, query, user and text")
     given = labels(y, len(x))
     if not {*given.tolist()} <= {0, 1, 4}:
-        raise ValueError("labels 0 and 1, or 0 and 4")
+        raise ValueError("y has labels beyond 0 and 1, or 0 and 4")
     return [row[TEXT] for row in x], (given > 0).astype(np.int64)
 
 
 def windows(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Characters (rows, 80), and the one after each row (rows,)."""
     if {*map(len, x)} != {WINDOW} or {*map(len, y)} != {1} or len(x) != len(y):
-        raise ValueError(f"strings of {WINDOW} characters, and one character after each")
+        raise ValueError(f"x and y are not strings of {WINDOW} characters, and one character after each")
     return encoded("".join(x)).reshape(-1, WINDOW), encoded("".join(y)).astype(np.int64)

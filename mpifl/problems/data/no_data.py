@@ -16,4 +16,4 @@ class NoData(Data):
     name: str = "none"
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        raise ConfigError("problem.data", self.name, "a data set: this model needs one")
+        raise ConfigError("problem.data", self.name, "this model needs data", "a data set")

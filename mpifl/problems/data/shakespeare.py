@@ -84,11 +84,11 @@ def tokenised(file: Path) -> Arrays:
             if not all(isinstance(value, str) for value in (play, role, text)):
                 raise TypeError("one of them is not text")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            wanted = f"a json object with role and text in line {k}: {str(error).lower()}"
-            raise ConfigError("data file", file, wanted) from error
+            wrong = f"line {k}: {str(error).lower()}"
+            raise ConfigError("data file", file, wrong, "a json object with role and text in each line") from error
         texts.setdefault((play, role), []).append(text)
     if not texts:
-        raise ConfigError("data file", file, "at least one line")
+        raise ConfigError("data file", file, "no lines", "at least one line")
     parts = [encoded("\n".join(lines)) for lines in texts.values()]
     return {"tokens": np.concatenate(parts), "ends": np.cumsum([len(part) for part in parts])}
 

@@ -20,9 +20,11 @@ def select_users(
     """
     indices = np.flatnonzero(eligible)
     if not len(indices):
-        raise ConfigError("data file", source, f"{which}: it has none")
+        raise ConfigError("data file", source, f"it has no {which}", "at least one of them")
     if wanted is None:
         return indices
     if wanted > len(indices):
-        raise ConfigError(f"problem.data.{field}", wanted, f"at most {len(indices)}, the {which} in {source}")
+        raise ConfigError(
+            f"problem.data.{field}", wanted, f"{source} has {len(indices)} {which}", f"at most {len(indices)}"
+        )
     return np.sort(stream(seed, field).choice(indices, wanted, replace=False))

@@ -130,7 +130,9 @@ class Normed(Network):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.first() % self.groups:
-            raise ConfigError("groups", self.groups, f"a divisor of {self.first()}, the first layer's channels")
+            raise ConfigError(
+                "groups", self.groups, f"the first layer has {self.first()} channels", f"a divisor of {self.first()}"
+            )
 
     def first(self) -> int:
         """Channels of the first layer; they divide those of all others."""
@@ -177,20 +179,20 @@ class Vgg11(Normed):
 
         size = image(self.name, shape, vocabulary, 1)
         if max(size[1:]) > 32:
-            raise ConfigError("problem.model", self.name, f"images of at most 32 x 32, not {size[1]} x {size[2]}")
+            raise ConfigError("problem.model", self.name, f"the images are {size[1]} x {size[2]}", "at most 32 x 32")
         return vgg11(size, self.hidden, classes, convolutions(self.norm, self.groups))
 
 
 def check_not_empty(field: str, widths: Sequence[int]) -> None:
     """Raises ConfigError where there is no layer."""
     if not widths:
-        raise ConfigError(field, list(widths), "a list of at least 1 integer")
+        raise ConfigError(field, list(widths), "no layers", "a list of at least 1 integer")
 
 
 def numbers(name: str, shape: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:
     """The shape of rows of numbers; ConfigError for text."""
     if vocabulary:
-        raise ConfigError("problem.model", name, "char-lstm or lstm: these data are text")
+        raise ConfigError("problem.model", name, "these data are text", "char-lstm or lstm")
     return shape
 
 
@@ -198,15 +200,15 @@ def image(name: str, shape: tuple[int, ...], vocabulary: int, least: int) -> tup
     """Channels, height and width of an image of at least `least` x `least`; ConfigError for other rows."""
     numbers(name, shape, vocabulary)
     if len(shape) != 3:
-        raise ConfigError("problem.model", name, "a model for rows of numbers: these data are not images")
+        raise ConfigError("problem.model", name, "these data are not images", "a model for rows of numbers")
     channels, height, width = shape
     if min(height, width) < least:
-        raise ConfigError("problem.model", name, f"images of at least {least} x {least}, not {height} x {width}")
+        raise ConfigError("problem.model", name, f"the images are {height} x {width}", f"at least {least} x {least}")
     return channels, height, width
 
 
 def text(name: str, vocabulary: int) -> int:
     """The vocabulary of rows of tokens; ConfigError for other rows."""
     if not vocabulary:
-        raise ConfigError("problem.model", name, "a model for rows of numbers: these data are not text")
+        raise ConfigError("problem.model", name, "these data are not text", "a model for rows of numbers")
     return vocabulary

@@ -40,7 +40,9 @@ class NonconvexLogistic(RowModel):
 
     def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
         if classes > 2:
-            raise ConfigError("problem.model.name", self.name, f"a model for {classes} classes: this one is for two")
+            raise ConfigError(
+                "problem.model.name", self.name, f"it is for two classes, and there are {classes}", "another model"
+            )
         return np.where(y > 0, 1, -1)
 
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:

@@ -40,7 +40,8 @@ class Quadratic(Model):
         super().__post_init__()
         a, c = _table("curvatures", self.curvatures), _table("optima", self.optima)
         if a is not None and c is not None and (len(a) != len(c) or a.shape[1] not in (1, c.shape[1])):
-            raise ConfigError("curvatures", f"{a.shape}", f"{c.shape}, the shape of optima, or one number per client")
+            wrong = f"optima have the shape {c.shape}"
+            raise ConfigError("curvatures", f"{a.shape}", wrong, "the same shape, or one number per client")
 
     def data(self) -> Data:
         from mpifl.problems.data.no_data import NoData
@@ -55,16 +56,16 @@ class Quadratic(Model):
         for field in ("optima", "curvatures"):
             given = getattr(self, field)
             if given is not None and len(given) != settings.clients:
-                raise ConfigError("clients", settings.clients, f"{len(given)}, the number of clients of model.{field}")
+                raise ConfigError("clients", settings.clients, f"model.{field} is for {len(given)}", str(len(given)))
         from mpifl.problems.data.no_data import NoData
 
         if not isinstance(data, NoData):
-            raise ConfigError("data", getattr(data, "name", ""), "none or null: the model quadratic has no data")
+            raise ConfigError("data", getattr(data, "name", ""), "the model quadratic has no data", "none or null")
         for key in ("test_split", "validation_split"):
             if fraction := getattr(settings, key):
-                raise ConfigError(key, fraction, "null: the model quadratic has no data")
+                raise ConfigError(key, fraction, "the model quadratic has no data", "null")
         if settings.l2:
-            raise ConfigError("l2", settings.l2, "0: the model quadratic has no regulariser")
+            raise ConfigError("l2", settings.l2, "the model quadratic has no regulariser", "0")
 
     def size(self, data: Data, settings: ProblemSettings) -> ProblemSize:
         assert settings.clients is not None
@@ -93,7 +94,7 @@ def _table(field: str, given: list[Any] | None) -> np.ndarray | None:
     except (TypeError, ValueError):
         table = np.array(np.nan)
     if table.ndim not in (1, 2) or not table.size or not np.isfinite(table).all():
-        raise ConfigError(field, given, "n numbers, or n lists of d numbers")
+        raise ConfigError(field, given, "no table of finite numbers", "n numbers, or n lists of d numbers")
     return table.reshape(len(table), -1)
 
 

@@ -71,9 +71,9 @@ def choose_device(name: str, local: int) -> torch.device:
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise ConfigError("problem.torch.device", name, f"cpu: torch finds no GPU on {host_name()}")
+        raise ConfigError("problem.torch.device", name, f"torch finds no GPU on {host_name()}", "cpu")
     if number and int(number) >= count:
-        raise ConfigError("problem.torch.device", name, f"cuda:0 to cuda:{count - 1} on {host_name()}")
+        raise ConfigError("problem.torch.device", name, f"{host_name()} has no such GPU", f"cuda:0 to cuda:{count - 1}")
     return torch.device("cuda", int(number) if number else local % count)
 
 

@@ -62,8 +62,8 @@ class EntryProblem(Problem):
         made = call_entry(settings, DATA_SEED)
         self._settings, self.dtype, self.clients = settings, np.dtype(settings.dtype), len(made.datasets)
         if settings.clients not in (None, self.clients):
-            text = f"{self.clients}, the number of data sets that {settings.entry} returns, or null"
-            raise ConfigError("problem.clients", settings.clients, text)
+            wrong = f"{settings.entry} returns {self.clients} data sets"
+            raise ConfigError("problem.clients", settings.clients, wrong, f"{self.clients}, or null")
         parts = [_client_rows(settings, made, i) for i in range(self.clients)]
         if any(part.train.drawn for part in parts):
             log.info("problem.entry=%s: rows are drawn anew in each contact of a client", settings.entry)
@@ -83,7 +83,7 @@ class EntryProblem(Problem):
         self._prediction, why_none = _prediction(made, tried, [rows.labels() for _, rows in every])
         self._shared.prediction = self._prediction
         if why_none and (tests or validation):
-            text = "problem.entry=%s: accuracies are NaN: %s; expected: a class loss, or predict after the test rows"
+            text = "problem.entry=%s: accuracies are NaN: %s; expected a class loss, or predict after the test rows"
             log.warning(text, settings.entry, why_none)
         few = settings.evaluation_rows
         self._evaluated = [_subsample(few, [*rows]) for rows in (self.rows, tests.values(), validation.values())]
@@ -192,12 +192,12 @@ def state_dict(settings: ProblemSettings, seed: int, x: np.ndarray, layout: Layo
     """
     flat = _shared(settings, call_entry(settings, seed), CPU).flat
     if flat.layout != layout:
-        raise entry_error(settings, "the module of the run; the one that it makes now has other parameters")
+        raise entry_error(settings, "the module that it makes now has other parameters", "the module of the run")
     flat.bind(x, flat.own_statistics())
     entries = flat.state_dict()
     for key, part in entries.items():
         if not isinstance(part, torch.Tensor) or part.layout != torch.strided:
-            raise entry_error(settings, f"a module whose state_dict has dense tensors; {key} is none")
+            raise entry_error(settings, f"{key} in the module's state_dict is no dense tensor", "dense tensors alone")
     return entries
 
 
@@ -237,8 +237,8 @@ def _client_rows(settings: ProblemSettings, made: EntryResult, i: int) -> Client
     own = held_out(settings.test_split, whose, every, "test split")
     validation = held_out(settings.validation_split, whose, ~own, "validation split")
     if tests is not None and settings.test_split is not None:
-        text = f"null: {settings.entry} returns test rows for each client"
-        raise ConfigError("problem.test_split", settings.test_split, text)
+        wrong = f"{settings.entry} returns test rows for each client"
+        raise ConfigError("problem.test_split", settings.test_split, wrong, "null")
     train, held, validated = (
         rows if part.all() else rows.subset(np.flatnonzero(part)) if part.any() else None
         for part in (~own & ~validation, own, validation)
@@ -256,16 +256,15 @@ def _load_rows(
     """The clients' training rows and their own test rows, which must be those that rank 0 has seen."""
     made, n = call_entry(settings, DATA_SEED), meta["clients"]
     if len(made.datasets) != n:
-        text = f"the same data on every rank: rank 0 has {n} clients, here are {len(made.datasets)}"
-        raise entry_error(settings, text)
+        wrong = f"here are {len(made.datasets)} clients, and {n} on rank 0"
+        raise entry_error(settings, wrong, "the same data on every rank")
     found = {}
     for i in clients:
         rows = found[i] = _client_rows(settings, made, i)[:2]
         # They are not compared to the last bit: the same sum may be rounded differently on another processor.
         if not _same_fingerprints(_fingerprints(*rows), meta["fingerprints"][i]):
-            raise entry_error(
-                settings, f"the same data on every rank: client {i} has other rows on rank 0; seed what is drawn"
-            )
+            wrong = f"client {i} has other rows on rank 0"
+            raise entry_error(settings, wrong, "the same data on every rank", "seed what is drawn")
     return found
 
 

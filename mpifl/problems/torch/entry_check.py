@@ -51,16 +51,16 @@ def _is_dataset(thing: Any) -> bool:
 RETURNS = "(module, loss, datasets[, test[, predict[, collate]]]), or a dict with these names"
 
 
-def entry_error(settings: ProblemSettings, expected: str) -> ConfigError:
-    """A ConfigError that says what the function should return."""
-    return ConfigError("problem.entry", settings.entry, expected)
+def entry_error(settings: ProblemSettings, wrong: str, expected: str = "", remedy: str = "") -> ConfigError:
+    """A ConfigError of what the function returns."""
+    return ConfigError("problem.entry", settings.entry, wrong, expected, remedy)
 
 
 def find(entry: str) -> Callable[..., Any]:
     """The function of "package.module:function". Raises ConfigError."""
     found = import_object("problem.entry", entry, "function")
     if not callable(found):
-        raise ConfigError("problem.entry", entry, f"a function; this is {_kind(found)}")
+        raise ConfigError("problem.entry", entry, f"it is {_kind(found)}", "a function")
     return found
 
 
@@ -71,67 +71,67 @@ def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
     try:
         signature = inspect.signature(function)
     except ValueError as error:
-        raise entry_error(settings, f"a function that is written in Python ({error})") from error
+        raise entry_error(settings, str(error), "a function that is written in Python") from error
     try:
         signature.bind(**options)
     except TypeError as error:
         takes = f"{settings.entry}({', '.join(signature.parameters)})"
-        raise ConfigError("problem.options", options, f"what {takes} takes ({error})") from error
+        raise ConfigError("problem.options", options, str(error), f"what {takes} takes") from error
     made = seeded(seed, lambda: function(**options))
     try:
         made = EntryResult(**made) if isinstance(made, dict) else EntryResult(*made)
     except TypeError as error:
-        raise entry_error(settings, f"a function that returns {RETURNS}; it returns {_kind(made)}") from error
+        raise entry_error(settings, f"it returns {_kind(made)}", RETURNS) from error
     if not isinstance(made.module, nn.Module):
-        raise entry_error(settings, f"a torch.nn.Module as the first of what is returned; it is {_kind(made.module)}")
+        raise entry_error(settings, f"the module that it returns is {_kind(made.module)}", "a torch.nn.Module")
     if not callable(made.loss):
-        raise entry_error(settings, f"a loss, called with outputs and targets, as the second; it is {_kind(made.loss)}")
-    if made.predict is not None and not callable(made.predict):
-        text = f"None or a function from outputs to predicted labels as the fifth; it is {_kind(made.predict)}"
-        raise entry_error(settings, text)
-    if made.collate is not None and not callable(made.collate):
         raise entry_error(
-            settings, f"None or a function from rows to a batch as the sixth; it is {_kind(made.collate)}"
+            settings, f"the loss that it returns is {_kind(made.loss)}", "a function of outputs and targets"
         )
+    if made.predict is not None and not callable(made.predict):
+        wrong, expected = f"predict, the fifth, is {_kind(made.predict)}", "None or a function from outputs to labels"
+        raise entry_error(settings, wrong, expected)
+    if made.collate is not None and not callable(made.collate):
+        wrong, expected = f"collate, the sixth, is {_kind(made.collate)}", "None or a function from rows to a batch"
+        raise entry_error(settings, wrong, expected)
     tests = made.client_tests()
     if tests is not None and _indexed(made.datasets) and len(tests) != len(made.datasets):
-        text = (
-            f"test rows for each of the {len(made.datasets)} clients, or None, as the fourth; it is {_kind(made.test)}"
-        )
-        raise entry_error(settings, text)
+        expected = f"None, or test rows for each of the {len(made.datasets)} clients"
+        raise entry_error(settings, f"test, the fourth, is {_kind(made.test)}", expected)
     _check_module(settings, made.module)
     if getattr(made.module, "_mpifl_seen", False):  # clients and measuring would hold it at two vectors at once
-        raise entry_error(settings, "a new module at each call; this one was returned before")
+        raise entry_error(settings, "the module was returned before", "a new module at each call")
     made.module._mpifl_seen = True  # type: ignore[assignment]
     if not _indexed(made.datasets) or isinstance(made.datasets, Mapping):
-        raise entry_error(settings, f"a list of the clients' data sets as the third; it is {_kind(made.datasets)}")
+        raise entry_error(
+            settings, f"datasets, the third, is {_kind(made.datasets)}", "a list of the clients' data sets"
+        )
     if not len(made.datasets):
-        raise entry_error(settings, "at least one client's data set")
+        raise entry_error(settings, "datasets is empty", "at least one client's data set")
     return made
 
 
 def _check_module(settings: ProblemSettings, module: nn.Module) -> None:
     for name, part in (*module.named_parameters(), *module.named_buffers()):
         if torch.nn.parameter.is_lazy(part) or part.is_meta:
-            raise entry_error(settings, f"a module whose shapes and values are known; those of {name} are not")
+            raise entry_error(settings, f"shape and values of {name} are not known yet", "a module whose are")
     places: dict[int, str] = {}  # of trained parameters, by address
     for name, p in module.named_parameters():
         if p.requires_grad and p.dtype != getattr(torch, settings.dtype):
             raise _mismatch(settings, p.dtype, f"the module's parameter {name} is", "module.to")
         if p.requires_grad and p.numel() and (other := places.setdefault(p.data_ptr(), name)) != name:
-            text = f"tied weights that are one parameter (b.weight = a.weight); {other} and {name} share their memory"
-            raise entry_error(settings, f"{text} alone")
+            wrong = f"{other} and {name} share their memory, and are two parameters"
+            raise entry_error(settings, wrong, "tied weights that are one parameter (b.weight = a.weight)")
     for name, part in running_statistics(module).items():
         if part.dtype != getattr(torch, settings.dtype):
             raise _mismatch(settings, part.dtype, f"the module's buffer {name} is", "module.to")
     if not any(p.requires_grad for p in module.parameters()):
-        raise entry_error(settings, "a module with parameters that need a gradient")
+        raise entry_error(settings, "no parameter of the module needs a gradient", "one that does")
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats and part.momentum is None:
             where = name or "batch norm"
-            raise entry_error(
-                settings, f"a momentum for {where}: without one it counts the batches of all clients of a rank"
-            )
+            wrong = f"{where} has no momentum, so it counts the batches of all clients of a rank"
+            raise entry_error(settings, wrong, "a momentum")
 
 
 def examples(
@@ -142,19 +142,19 @@ def examples(
     seeds: of what the data set draws when it is asked for a row
     """
     if not _indexed(dataset):
-        raise entry_error(settings, f"a data set with len() and [k] for {whose}; it is {_kind(dataset)}")
+        raise entry_error(settings, f"the data set of {whose} is {_kind(dataset)}", "one with len() and [k]")
     if not len(dataset):
-        raise entry_error(settings, f"at least one row for {whose}")
+        raise entry_error(settings, f"{whose} has no rows", "at least one")
     if type(dataset) is TensorDataset and made.collate is None:
         return Examples(*_checked(settings, dataset.tensors, whose))
 
     def read(numbers: np.ndarray, seeds: np.ndarray) -> list[Any]:
         """Rows by number as they are under a seed for each."""
-        with _as_config_error(settings, readable):
+        with _as_config_error(settings, f"{whose}: ", readable):
             return read_seeded(dataset, numbers.tolist(), seeds.tolist())
 
-    readable = f"a data set with a row [k] for each k below len() for {whose}"
-    with _as_config_error(settings, readable):
+    readable = "a data set with a row [k] for each k below len()"
+    with _as_config_error(settings, f"{whose}: ", readable):
         rows, draws = read_all(dataset)
     numbers, seed_of = np.arange(len(rows)), seeds.integers(2**63, size=len(rows))
     if draws:
@@ -168,8 +168,8 @@ def examples(
         found.take(piece)
     again = batch(read(numbers[:1], seed_of[:1])), found.take(slice(0, 1))
     if not all(map(torch.equal, *map(tensors, again))):
-        text = "rows that draw from torch's, NumPy's or Python's generators alone"
-        raise entry_error(settings, f"{text}: row 0 of {whose} is another each time")
+        wrong = f"row 0 of {whose} is another each time"
+        raise entry_error(settings, wrong, "rows that draw from torch's, NumPy's or Python's generators alone")
     found.drawn = (lambda numbers, seeds: batch(read(numbers, seeds))) if draws else None
     return found
 
@@ -182,7 +182,7 @@ def _collated(
     settings: ProblemSettings, collate: Callable[[list[Any]], Any], whose: str, rows: list[Any]
 ) -> tuple[Any, Any]:
     """Inputs and targets of the batch that `collate` makes of rows. Raises ConfigError."""
-    with _as_config_error(settings, f"rows of {whose} of which the collate function makes batches"):
+    with _as_config_error(settings, f"{whose}: ", "rows of which the collate function makes batches"):
         batch = collate(rows)
     x, y = batch if _is_pair(batch) else (batch, batch)
     for name, part in (("inputs", x), ("targets", y)):
@@ -195,14 +195,15 @@ def _columns(settings: ProblemSettings, whose: str, rows: Sequence[Any]) -> tupl
     """Inputs and targets of rows (x, y). Raises ConfigError."""
     for k, row in enumerate(rows):
         if not _is_pair(row):
-            raise entry_error(settings, f"rows (x, y) for {whose}, as TensorDataset(x, y) has; row {k} is {_kind(row)}")
+            wrong = f"row {k} of {whose} is {_kind(row)}"
+            raise entry_error(settings, wrong, "rows (x, y), as TensorDataset(x, y) has")
     return _checked(settings, list(zip(*rows, strict=True)), whose)
 
 
 def _checked(settings: ProblemSettings, columns: Sequence[Any], whose: str) -> tuple[Tensor, Tensor]:
     """Inputs and targets as tensors, from the values of all rows. Raises ConfigError."""
     if len(columns) != 2:
-        raise entry_error(settings, f"rows (x, y) for {whose}; they have {len(columns)} parts")
+        raise entry_error(settings, f"the rows of {whose} have {len(columns)} parts", "(x, y)")
     parts = []
     for name, part in zip(("inputs", "targets"), columns, strict=True):
         stacked = part.detach() if isinstance(part, Tensor) else _stacked(settings, part, f"the {name} of {whose}")
@@ -216,7 +217,7 @@ def _check_values(settings: ProblemSettings, values: Tensor, what: str, name: st
     if (values.is_floating_point() or values.is_complex()) and values.dtype != getattr(torch, settings.dtype):
         raise _mismatch(settings, values.dtype, f"{what} are", f"{name}.to")
     if not torch.isfinite(values).all():
-        raise entry_error(settings, f"finite numbers; among {what} is nan or infinity")
+        raise entry_error(settings, f"among {what} is nan or infinity", "finite numbers")
 
 
 def _stacked(settings: ProblemSettings, values: Sequence[Any], what: str) -> Tensor:
@@ -227,7 +228,7 @@ def _stacked(settings: ProblemSettings, values: Sequence[Any], what: str) -> Ten
         typed = isinstance(value, Tensor | np.ndarray | np.generic) or not found.is_floating_point()
         return found if typed else torch.as_tensor(value, dtype=getattr(torch, settings.dtype))
 
-    with _as_config_error(settings, f"{what} that make one tensor"):
+    with _as_config_error(settings, f"{what} make no tensor: ", "rows of one shape"):
         return torch.stack([tensor(value) for value in values])
 
 
@@ -255,7 +256,7 @@ def check_module_and_loss(
         signature = few, rows.signature
         made.module.train(isinstance(i, int) or local)
         if signature not in tried:
-            with _as_config_error(settings, f"a module that takes rows of shape {_shape(x)} ({whose})"):
+            with _as_config_error(settings, f"{whose}: ", f"a module that takes rows of shape {_shape(x)}"):
                 tried[signature] = made.module(x)
             _try_loss(settings, made, tried[signature], y, whose)
             if made.predict:
@@ -267,7 +268,7 @@ def check_module_and_loss(
         for piece in rows.pieces():  # a label may be too large
             with (
                 torch.no_grad(),
-                _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"),
+                _as_config_error(settings, f"{whose}: ", "a loss that takes the module's outputs and the targets"),
             ):
                 if isinstance(rows, CollatedExamples):
                     x, y = rows.take(piece)
@@ -278,7 +279,7 @@ def check_module_and_loss(
     clients = [rows for i, rows in reversed(parts) if isinstance(i, int)]
     largest = max(clients, key=lambda rows: sum(part.numel() for part in tensors(rows.take(slice(0, 1))[0])))
     last = slice(-min(2, len(largest), settings.batch_size or 2), None)
-    with _as_config_error(settings, "a module that takes the rows of clients in evaluation"):
+    with _as_config_error(settings, "in evaluation: ", "a module that takes the rows of clients"):
         effects = find_side_effects(
             made.module,
             made.loss,
@@ -288,14 +289,14 @@ def check_module_and_loss(
         )
     for name in effects.constants:
         kind = "parameters" if name in dict(made.module.named_parameters()) else "buffers"
-        text = f"{kind} that a forward pass leaves alone, running statistics apart: {name} changes"
-        raise entry_error(settings, text)
+        wrong = f"a forward pass changes {name}"
+        raise entry_error(settings, wrong, f"{kind} that stay as they are, running statistics apart")
     if effects.attributes:
-        text = "attributes that a forward pass leaves alone, as clients share the module"
-        raise entry_error(settings, f"{text}: {effects.attributes[0]} changes")
+        wrong = f"a forward pass changes {effects.attributes[0]}"
+        raise entry_error(settings, wrong, "attributes that stay as they are, as clients share the module")
     if effects.other_draws:
-        text = f"a module and a loss that draw from torch's generator alone: they draw from {effects.other_draws}'s"
-        raise entry_error(settings, text)
+        wrong = f"the module or the loss draws from {effects.other_draws}'s generator"
+        raise entry_error(settings, wrong, "draws from torch's generator alone")
     return Tried(found, targets, effects.draws)
 
 
@@ -307,45 +308,47 @@ def _shape(value: Any) -> str:
 
 def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Any, whose: str) -> None:
     if not isinstance(outputs, Tensor):
-        raise entry_error(settings, f"a module that returns a tensor; it returns {_kind(outputs)}")
-    with _as_config_error(settings, f"a loss of outputs {_shape(outputs)} and targets {_shape(y)} ({whose})"):
+        raise entry_error(settings, f"the module returns {_kind(outputs)}", "a tensor")
+    shapes = f"outputs {_shape(outputs)} and targets {_shape(y)}"
+    with _as_config_error(settings, f"{whose}: ", f"a loss that takes {shapes}"):
         value = made.loss(outputs, y)
     if not isinstance(value, Tensor):
-        raise entry_error(settings, f"a loss that is a tensor; it is {_kind(value)}")
+        raise entry_error(settings, f"the loss is {_kind(value)}", "a tensor")
     if value.ndim:
-        raise entry_error(settings, f"a loss that is one number, the mean over the rows; its shape is {[*value.shape]}")
+        raise entry_error(settings, f"the shape of the loss is {[*value.shape]}", "one number, the mean over the rows")
     if not value.requires_grad:
-        raise entry_error(settings, "a loss that can be differentiated with respect to the module's parameters")
-    if not torch.isfinite(value):
         raise entry_error(
-            settings, f"a finite loss at the initial model; that of the first rows of {whose} is {value.item()}"
+            settings, "the loss does not depend on the module's parameters", "one that can be differentiated"
         )
-    with _as_config_error(settings, "a loss that can be differentiated"):
+    if not torch.isfinite(value):
+        wrong = f"the loss of the first rows of {whose} is {value.item()}"
+        raise entry_error(settings, wrong, "a finite loss at the initial model")
+    with _as_config_error(settings, "", "a loss that can be differentiated"):
         value.backward()
     if isinstance(y, Tensor) and outputs.shape[:1] == y.shape[:1]:  # the first row twice, and four times
         row = outputs.detach()[:1], y[:1]
-        with _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"):
+        with _as_config_error(settings, f"{whose}: ", "a loss that takes the module's outputs and the targets"):
             two, four = (float(made.loss(*(part.repeat_interleave(m, 0) for part in row))) for m in (2, 4))
         if abs(two) > 1e-6 and abs(four - 2 * two) < 1e-3 * abs(two):
-            raise entry_error(settings, "a loss that is the mean over the rows; this is their sum")
+            raise entry_error(settings, "the loss is the sum over the rows", "their mean")
 
 
 def _try_predict(
     settings: ProblemSettings, predict: Callable[[Tensor], Tensor], outputs: Tensor, y: Any, whose: str
 ) -> None:
     if not isinstance(y, Tensor):
-        raise entry_error(settings, f"targets that are one tensor for predict; those of {whose} are {_kind(y)}")
-    expected = f"predicted labels of shape {[*y.shape]}, as the targets of {whose} have, from predict"
-    with _as_config_error(settings, expected):
+        raise entry_error(settings, f"the targets of {whose} are {_kind(y)}", "one tensor, for predict")
+    expected = f"labels of shape {[*y.shape]}, as the targets of {whose} have"
+    with _as_config_error(settings, "predict: ", expected):
         labels = predict(outputs.clone())
     if not isinstance(labels, Tensor) or labels.shape != y.shape:
         shape = f" of shape {[*labels.shape]}" if isinstance(labels, Tensor) else ""
-        raise entry_error(settings, f"{expected}; it returns {_kind(labels)}{shape}")
+        raise entry_error(settings, f"predict returns {_kind(labels)}{shape}", expected)
 
 
 @contextmanager
-def _as_config_error(settings: ProblemSettings, expected: str) -> Iterator[None]:
-    """Raises what torch raises about rows, outputs or targets as a ConfigError of one line."""
+def _as_config_error(settings: ProblemSettings, where: str, expected: str) -> Iterator[None]:
+    """Raises what torch raises about rows, outputs or targets as a ConfigError of one line that begins with `where`."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "Using a target size")  # (s, 1) less (s,) would be (s, s)
@@ -353,9 +356,8 @@ def _as_config_error(settings: ProblemSettings, expected: str) -> Iterator[None]
     except Exception as error:  # whatever a user's code raises
         first = next(iter(str(error).strip().splitlines()), "")
         torchs = isinstance(error, RuntimeError | TypeError | ValueError | IndexError | UserWarning)
-        raise entry_error(
-            settings, f"{expected} ({first if torchs else f'{type(error).__name__}: {first}'})"
-        ) from error
+        reason = first if torchs and first else f"{type(error).__name__}: {first}"
+        raise entry_error(settings, f"{where}{reason}", expected) from error
 
 
 def _indexed(thing: Any) -> bool:
@@ -371,7 +373,6 @@ def _kind(thing: Any) -> str:
 
 def _mismatch(settings: ProblemSettings, dtype: torch.dtype, what: str, to: str) -> ConfigError:
     found = str(dtype).removeprefix("torch.")
-    as_found = f"{found}, as {what}" if found in ("float32", "float64") else f"not {found}, which {what}"
-    return ConfigError(
-        "problem.dtype", settings.dtype, f"{as_found}, or {to}(torch.{settings.dtype}) in {settings.entry}"
-    )
+    expected = found if found in ("float32", "float64") else ""
+    remedy = f"{'or ' if expected else ''}call {to}(torch.{settings.dtype}) in {settings.entry}"
+    return ConfigError("problem.dtype", settings.dtype, f"{what} {found}", expected, remedy)

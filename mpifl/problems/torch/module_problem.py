@@ -63,8 +63,9 @@ class TorchProblem(RowProblem):
         try:
             module = seeded(seed, lambda: self.model.build(self._shape, self._classes, self._vocabulary))
         except (RuntimeError, TypeError, MemoryError, OverflowError) as error:
-            text = f"a network that torch can make: {str(error).splitlines()[0][:200]}"
-            raise ConfigError("problem.model", getattr(self.model, "name", ""), text) from error
+            wrong = f"torch cannot make it: {str(error).splitlines()[0][:200]}"
+            expected = "a network that fits the data and the memory"
+            raise ConfigError("problem.model", getattr(self.model, "name", ""), wrong, expected) from error
         assert self._settings.torch is not None
         return Flat(module, CPU, getattr(torch, self.dtype.name), self._settings.torch.buffers == "averaged")
 
@@ -129,8 +130,7 @@ def check_one_row(
         if samples[i] == 1:
             remedy = "leave out such clients, or use a norm that takes one row, such as GroupNorm or LayerNorm"
         wrong = f"client {i} has {samples[i]} rows, and its {where} one row, for which the module fails ({reason})"
-        text = f"{wrong}; expected batches of two rows or more; {remedy}"
-        raise ConfigError("problem.batch_size", settings.batch_size, text) from error
+        raise ConfigError("problem.batch_size", settings.batch_size, wrong, "two rows or more", remedy) from error
 
 
 def mapped(file: Path | str) -> np.ndarray:
@@ -138,8 +138,8 @@ def mapped(file: Path | str) -> np.ndarray:
     try:
         tokens: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        text = f"a folder that all hosts see: {host_name()} cannot read {file}"
-        raise ConfigError("MPIFL_CACHE", os.environ.get("MPIFL_CACHE", "null"), text) from error
+        wrong, expected = f"{host_name()} cannot read {file}", "a folder that all hosts see"
+        raise ConfigError("MPIFL_CACHE", os.environ.get("MPIFL_CACHE", "null"), wrong, expected) from error
     return tokens
 
 

@@ -34,7 +34,9 @@ def check_names(settings: OptimizerSettings) -> None:
     """Raises ConfigError for a class that torch does not have, and for options that the class does not take."""
     cls = _find(torch.optim, torch.optim.Optimizer, "optimizer", settings.name)
     if "lr" in settings.options:
-        raise ConfigError("optimizer.lr", settings.options["lr"], "no such key: step_size times step_weights is the lr")
+        raise ConfigError(
+            "optimizer.lr", settings.options["lr"], "no such key", remedy="step_size times step_weights is the lr"
+        )
     _check_options("optimizer", cls, settings.options, {"params", "lr"})
     if settings.schedule:
         cls = _find(lr_scheduler, lr_scheduler.LRScheduler, "schedule", settings.schedule)
@@ -47,12 +49,13 @@ def _find(module: Any, base: type, key: str, name: str) -> type:
     known = known - {base.__name__} | (REFUSED.keys() if base is lr_scheduler.LRScheduler else set())
     usable = sorted(known - REFUSED.keys())
     if name in REFUSED and name in known:
-        raise ConfigError(f"{key}.name", name, f"one of {', '.join(usable)} ({name} {REFUSED[name]})")
+        raise ConfigError(f"{key}.name", name, f"it {REFUSED[name]}", f"one of {', '.join(usable)}")
     if name not in usable:
         by_case = {each.lower(): each for each in usable}
         near = difflib.get_close_matches(name.lower(), [*by_case], 1)
-        text = f"did you mean {by_case[near[0]]}?" if near else f"one of {', '.join(usable)}"
-        raise ConfigError(f"{key}.name", name, text)
+        if near:
+            raise ConfigError(f"{key}.name", name, "no such class", remedy=f"did you mean {by_case[near[0]]}?")
+        raise ConfigError(f"{key}.name", name, "no such class", f"one of {', '.join(usable)}")
     found: type = getattr(module, name)
     return found
 
@@ -63,10 +66,11 @@ def _check_options(key: str, cls: type, options: Mapping[str, Any], given: set[s
     for option, value in options.items():
         if option not in parameters:
             near = difflib.get_close_matches(option, [*parameters], 1, 0.0)
-            raise ConfigError(f"{key}.{option}", value, f"no such option of {cls.__name__}; the nearest is {near[0]}")
+            wrong, remedy = f"no such option of {cls.__name__}", f"the nearest is {near[0]}"
+            raise ConfigError(f"{key}.{option}", value, wrong, remedy=remedy)
     for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in options:
-            raise ConfigError(f"{key}.{option}", "???", f"required by {cls.__name__}")
+            raise ConfigError(f"{key}.{option}", "???", f"required by {cls.__name__}", "a value")
 
 
 def make(settings: OptimizerSettings, parameters: Sequence[nn.Parameter], step: float) -> torch.optim.Optimizer:
@@ -217,15 +221,15 @@ def check(settings: OptimizerSettings, parameters: Sequence[Tensor]) -> None:
     try:
         state = trial_state(settings, parameters)
     except Exception as error:  # whatever torch raises for these options, shapes or this device
-        text = f"an optimiser and options for this module and device ({_line(error)})"
-        raise ConfigError("optimizer", settings.name, text) from error
+        wrong, expected = _line(error), "an optimiser and options for this module and device"
+        raise ConfigError("optimizer", settings.name, wrong, expected) from error
     if settings.state == "kept" and not all(isinstance(v, Tensor) for one in state.values() for v in one.values()):
-        raise ConfigError("state", "kept", f"fresh: the state of {settings.name} is not tensors alone")
+        raise ConfigError("state", "kept", f"the state of {settings.name} is not tensors alone", "fresh")
     if settings.schedule:
         try:
             Schedule(settings, TRIAL_STEP).at(2)
         except Exception as error:
-            raise ConfigError("schedule", settings.schedule, f"options that torch takes ({_line(error)})") from error
+            raise ConfigError("schedule", settings.schedule, _line(error), "options that torch takes") from error
 
 
 def _line(error: Exception) -> str:

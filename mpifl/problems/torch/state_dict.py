@@ -30,7 +30,7 @@ def tensors(arrays: Mapping[str, tuple[str, list[int], bytes]]) -> dict[str, Ten
 def _tensor(key: str, dtype: str, shape: list[int], data: bytes) -> Tensor:
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype) or len(data) != kind.itemsize * torch.Size(shape).numel():
-        raise ConfigError("run file", key, f"values of a type of torch; {len(data)} bytes are no {dtype} {shape}")
+        raise ConfigError("run file", key, f"{len(data)} bytes are no {dtype} {shape}", "values of a type of torch")
     return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape) if data else torch.empty(shape, dtype=kind)
 
 

@@ -81,10 +81,10 @@ def column_pair(evaluations: DataFrame, x: str, y: str, empty: bool = False) -> 
     """Two columns, in the rows where both have values. Raises ConfigError for an unknown one, and for no row."""
     for name in (x, y):
         if name not in evaluations:
-            raise ConfigError("plot", name, f"one of {', '.join(map(str, evaluations.columns))}")
+            raise ConfigError("plot", name, "no such column", f"one of {', '.join(map(str, evaluations.columns))}")
     pair = evaluations[list(dict.fromkeys([x, y]))].dropna()
     if pair.empty and not empty:
-        raise ConfigError("plot", y, "a column in which this run has values")
+        raise ConfigError("plot", y, "the run has no values in it", "another column")
     return pair
 
 

@@ -59,7 +59,8 @@ def draw_figure(kind: str, groups: Sequence[Group], options: Options, candidates
         with style.paper_style():
             return make()
     except _Nothing as reason:
-        raise ConfigError("figure", kind, str(reason) or "a figure that the runs have values for") from None
+        wrong = str(reason) or "the runs have no values for it"
+        raise ConfigError("figure", kind, wrong, "a figure that can be drawn of the runs") from None
 
 
 def _wanted(
@@ -88,7 +89,9 @@ def find_label(key: str, groups: Sequence[Group], option: str) -> str:
     """The label of the groups that an axis of the study, or a key of the job, has. Raises ConfigError."""
     labels = [label for group in groups[:1] for label in group.labels]
     if (label := label_of(key, labels)) is None:
-        raise ConfigError(option, key, f"one of {', '.join(labels) or 'the axes; the runs do not differ'}")
+        raise ConfigError(
+            option, key, "the runs do not differ in it", f"one of {', '.join(labels) or 'the axes, if there were any'}"
+        )
     return label
 
 

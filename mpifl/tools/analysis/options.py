@@ -67,9 +67,13 @@ class Options:
         _check("x", self.x, PROGRESS)
         for accuracy in self.reach:
             if not 0 < accuracy <= 1:
-                raise ConfigError("reach", f"{accuracy:g}", "an accuracy above 0 and at most 1, such as 0.9")
+                raise ConfigError(
+                    "reach", f"{accuracy:g}", "no accuracy", "a number above 0 and at most 1, such as 0.9"
+                )
         if not WIDTHS[0] <= self.width <= WIDTHS[1]:
-            raise ConfigError("width", f"{self.width:g}", f"inches, from {WIDTHS[0]:g} to {WIDTHS[1]:g}")
+            raise ConfigError(
+                "width", f"{self.width:g}", "too small or too large", f"inches, from {WIDTHS[0]:g} to {WIDTHS[1]:g}"
+            )
 
     def check_names(self, evaluations: Collection[str]) -> None:
         """Raises ConfigError for a column or a figure that is neither known nor a column of the runs' evaluations."""
@@ -106,7 +110,7 @@ def parse_options(values: Mapping[str, Any]) -> Options:
         if key in ("columns", "reach_in", "formats", "figures", "x"):
             found[key] = tuple(part.strip() for part in value.split(",") if part.strip())
             if not found[key]:
-                raise ConfigError(name, value or "''", "names, separated by commas")
+                raise ConfigError(name, value or "''", "no names", "names, separated by commas")
         elif key == "reach":
             found[key] = tuple(_number(name, part) for part in value.split(","))
         elif key == "width":
@@ -120,11 +124,12 @@ def _number(key: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError(key, text or "''", "a number" if key == "width" else "numbers, separated by commas") from None
+        expected = "a number" if key == "width" else "numbers, separated by commas"
+        raise ConfigError(key, text or "''", "no number", expected) from None
 
 
 def _check(key: str, names: Collection[str], known: Collection[str]) -> None:
     """Raises ConfigError for an unknown name."""
     for name in names:
         if name not in known:
-            raise ConfigError(key, name or "''", f"one of {', '.join(known)}")
+            raise ConfigError(key, name or "''", "unknown", f"one of {', '.join(known)}")

@@ -26,10 +26,12 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
     ConfigError where no file can be read, or for a file that cannot be written.
     """
     if not paths:
-        raise ConfigError("run files", "none", "at least one")
+        raise ConfigError("run files", "none", "nothing to report", "at least one")
     options = options or Options()
     if options.all:
-        raise ConfigError("all", "true", "a STUDY.yaml with a selection; without one, all runs are shown")
+        raise ConfigError(
+            "all", "true", "without a selection all runs are shown", "a STUDY.yaml with one", "leave out --all"
+        )
     found = find_runs(paths)
     labels = read_labels(found)
     trials, unread = [], []
@@ -41,7 +43,9 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
     if not trials:
         if len(unread) == 1:
             raise unread[0]
-        raise ConfigError("run files", f"{len(unread)} files", f"at least one that can be read; the first: {unread[0]}")
+        raise ConfigError(
+            "run files", f"{len(unread)} files", f"none can be read; the first: {unread[0]}", "at least one that can"
+        )
     notes = [f"Left out: {error}." for error in unread]
     notes = [*_few(notes), *_few(trial_notes(trials, options))]
     groups, runs = group_trials(trials), incomplete_runs(trials, unread) if PAGE in options.formats else []
@@ -93,7 +97,9 @@ def report_groups(
             write_page(folder / "report.html", title or folder.absolute().name, table, groups, options, incomplete)
             written.append(folder / "report.html")
     except OSError as error:
-        raise ConfigError("out", folder, f"a folder that can be written ({error.strerror or error})") from error
+        raise ConfigError(
+            "out", folder, f"cannot be written: {error.strerror or error}", "a folder that can be written"
+        ) from error
     return "\n".join([text, *missing, "", *(f"wrote {path}" for path in written)])
 
 

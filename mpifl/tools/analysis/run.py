@@ -213,8 +213,8 @@ def find_runs(paths: str | Path | Sequence[str | Path]) -> list[Path]:
         else:
             here = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]
         if not here:
-            raise ConfigError("run files", path, "a run file, a pattern or a folder with run files")
+            raise ConfigError("run files", path, "no run files", "a run file, a pattern or a folder with run files")
         found += here
     if not found:
-        raise ConfigError("run files", "none", "at least one")
+        raise ConfigError("run files", "none", "no path is given", "at least one")
     return list(dict.fromkeys(found))

@@ -217,7 +217,7 @@ def flat_config(run: Run) -> dict[str, Any]:
     """The flat configuration of a run, keys without control characters. Raises ConfigError for too many keys."""
     flat = {printable(key): value for key, value in flatten(run.config).items()}
     if len(flat) > MAX_KEYS:
-        raise ConfigError("run file", run.path, f"a configuration of at most {MAX_KEYS} keys; this one has {len(flat)}")
+        raise ConfigError("run file", run.path, f"its configuration has {len(flat)} keys", f"at most {MAX_KEYS}")
     return flat
 
 

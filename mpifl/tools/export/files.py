@@ -56,11 +56,11 @@ def export_run(
     one that does not have what the format holds, for outputs that exist, and where a package is missing.
     """
     if to not in FORMATS:
-        raise ConfigError("to", to, f"one of {', '.join(FORMATS)}")
+        raise ConfigError("to", to, "no such format", f"one of {', '.join(FORMATS)}")
     form, source = FORMATS[to], Path(path)
     model_options = {} if form.folder else {"full": full, "trust": trust, "best": best}
     for name in [name for name, given in (("full", full), ("best", best)) if given and form.folder]:
-        raise ConfigError(name, "true", f"to=torch or safetensors, which have the model; to={to} has tables")
+        raise ConfigError(name, "true", f"to={to} has tables", "to=torch or safetensors, which have the model")
     if form.package:
         require(form.package, "to", to)
     with open_run(source) as run:
@@ -72,9 +72,12 @@ def export_run(
         old = [file for file in target.glob(form.old) if form.old] if form.old and target.is_dir() else []
         if existing := [file for file in (*files, *old) if os.path.lexists(file)]:
             if not overwrite:
-                raise ConfigError("out", existing[0], "a new file; this one exists (overwrite=true replaces it)")
+                raise ConfigError(
+                    "out", existing[0], "the file exists", remedy="choose another name, or overwrite=true"
+                )
             if any(file.is_dir() for file in existing):
-                raise ConfigError("out", next(f for f in existing if f.is_dir()), "a file name; this is a directory")
+                directory = next(f for f in existing if f.is_dir())
+                raise ConfigError("out", directory, "this is a directory", "the name of a file")
         try:
             (target if form.folder else target.parent).mkdir(parents=True, exist_ok=True)
             with ExitStack() as stack:
@@ -83,18 +86,20 @@ def export_run(
             for file in old:
                 file.unlink(missing_ok=True)
         except OSError as error:
-            raise ConfigError("out", target, f"a place that can be written ({error_text(error)})") from error
+            raise ConfigError(
+                "out", target, f"cannot be written: {error_text(error)}", "a place that can be written"
+            ) from error
     return list(files)
 
 
 def _check_target(source: Path, target: Path, form: Format) -> None:
     """Raises ConfigError for an output of the wrong kind, and for the run file itself."""
     if target.exists() and target.samefile(source):
-        raise ConfigError("out", target, "another file than the run file itself")
+        raise ConfigError("out", target, "this is the run file itself", "another file")
     if form.folder and os.path.lexists(target) and not target.is_dir():
-        raise ConfigError("out", target, "a folder; this is a file")
+        raise ConfigError("out", target, "this is a file", "a folder")
     if not form.folder and target.is_dir():
-        raise ConfigError("out", target, "a file name; this is a directory")
+        raise ConfigError("out", target, "this is a directory", "the name of a file")
 
 
 def require(package: str, key: str, value: object) -> None:
@@ -102,10 +107,10 @@ def require(package: str, key: str, value: object) -> None:
     try:
         import_module(package)
     except ModuleNotFoundError as error:
-        text = f"the package {package}, which is not installed: pip install {package}"
+        wrong = f"the package {package} is not installed"
         if error.name != package:
-            text = f"the package {package}, which cannot be imported ({error}): pip install {package}"
-        raise ConfigError(key, value, text) from error
+            wrong = f"the package {package} cannot be imported: {error}"
+        raise ConfigError(key, value, wrong, remedy=f"pip install {package}") from error
     except Exception as error:  # the installation is broken: a library is missing, or versions do not fit
-        text = f"the package {package}, which cannot be imported ({error}): pip install --upgrade {package}"
-        raise ConfigError(key, value, text) from error
+        wrong = f"the package {package} cannot be imported: {error}"
+        raise ConfigError(key, value, wrong, remedy=f"pip install --upgrade {package}") from error

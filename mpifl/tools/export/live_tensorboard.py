@@ -44,12 +44,12 @@ def check_output(output: str, replaced: bool) -> None:
     folder = folder_of(output)
     try:
         if folder.exists() and not folder.is_dir():
-            raise ConfigError(KEY, folder, "a folder; this is a file")
+            raise ConfigError(KEY, folder, "this is a file", "a folder")
         if not replaced and next(folder.glob(EVENT_FILES), None):
-            text = "a folder without event files of another run (overwrite=true replaces them)"
-            raise ConfigError(KEY, folder, text)
+            wrong = "it has event files of another run"
+            raise ConfigError(KEY, folder, wrong, remedy="choose another name, or overwrite=true")
     except OSError as error:
-        raise ConfigError(KEY, folder, f"a folder that can be read ({error_text(error)})") from error
+        raise ConfigError(KEY, folder, f"cannot be read: {error_text(error)}", "a readable folder") from error
 
 
 class LiveScalars:

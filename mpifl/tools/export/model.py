@@ -78,17 +78,19 @@ def model_arrays(run: Run, full: bool = False, trust: bool = False, best: bool =
     Raises ConfigError for a run whose file does not have the final model, or a layout that does not fit it.
     """
     if not best and run.status not in HAVE_MODEL:
-        text = f"a completed or interrupted run; this one has the status {run.status}, and no final model in its file"
-        raise ConfigError("run file", run.path, text)
+        wrong = f"the status is {run.status}, and the file has no final model"
+        raise ConfigError("run file", run.path, wrong, "a completed or interrupted run")
     x = run.best_model if best else run.model
     if x.dtype.itemsize not in (2, 4, 8):
-        raise ConfigError("run file", run.path, f"a model of float16, float32 or float64; this one is {x.dtype}")
+        raise ConfigError("run file", run.path, f"the model is {x.dtype}", "float16, float32 or float64")
     x = x.astype(x.dtype.newbyteorder("="), copy=False)
     layout = run.layout
     names = [name for name, _ in layout]
     sizes = [prod(shape) if all(size >= 0 for size in shape) else -1 for _, shape in layout]
     if min(sizes, default=0) < 0 or sum(sizes) != x.size or len(set(names)) < len(names) or RESERVED in names:
-        raise ConfigError("run file", run.path, f"a layout of names and shapes that fits its model of {x.size} numbers")
+        raise ConfigError(
+            "run file", run.path, f"its layout does not fit its model of {x.size} numbers", "an undamaged run file"
+        )
     parts: dict[str, Values] = {}
     for (name, shape), last in zip(layout, np.cumsum(sizes).tolist(), strict=True):
         parts[name] = Values(x.dtype.name, list(shape), x[last - prod(shape) : last].tobytes())
@@ -98,7 +100,9 @@ def model_arrays(run: Run, full: bool = False, trust: bool = False, best: bool =
             return dict(_state_dict(run, state, parts))
         return _of_entry(run, x, trust) if full else parts
     if len(parts) > 1 and "x" in parts:
-        raise ConfigError("run file", run.path, "a layout in which x is the name of the whole model alone")
+        raise ConfigError(
+            "run file", run.path, "x is the name of a part of the model", "another name, as x is the whole model"
+        )
     whole = Values(x.dtype.name, [x.size], x.tobytes())
     return {"x": whole} if list(parts) == ["x"] else {"x": whole, **parts}
 
@@ -108,7 +112,9 @@ def _state_dict(run: Run, state: ModuleState, parts: Mapping[str, Values]) -> It
     data, first = state.constants.tobytes(), 0
     for key, dtype, shape, part, size in state.entries:
         if part is not None and (part not in parts or parts[part][:2] != (dtype, shape)):
-            raise ConfigError("run file", run.path, f"entries of a state_dict that fit its layout; {key} does not")
+            raise ConfigError(
+                "run file", run.path, f"{key} in its state_dict does not fit its layout", "an undamaged run file"
+            )
         yield key, Values(dtype, shape, data[first : first + size]) if part is None else parts[part]
         first += size
 
@@ -118,7 +124,9 @@ def _of_entry(run: Run, x: np.ndarray, trust: bool) -> dict[str, Values]:
     check_trusted(run.config, run.path, "export", (), trust)
     job = job_from_dict(run.config)
     if job.problem.entry is None:
-        raise ConfigError("full", run.path, "a run file with the module's state; this one is of an older version")
+        raise ConfigError(
+            "full", run.path, "it is of an older version, without the module's state", "a run file of this version"
+        )
     from mpifl.problems.torch.entry import state_dict
     from mpifl.problems.torch.state_dict import dtype_name, to_bytes
 

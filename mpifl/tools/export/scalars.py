@@ -169,7 +169,9 @@ def _write_points(run: Run, file: BinaryIO) -> None:
         for point in points(run, Scalars()):
             writer.add(point, began)
     except (ValueError, OverflowError, TypeError) as error:
-        raise ConfigError("run file", run.path, f"rows that an event file can hold ({error})") from error
+        raise ConfigError(
+            "run file", run.path, f"an event file cannot hold its rows: {error}", "an undamaged run file"
+        ) from error
 
 
 def points(run: Run, scalars: Scalars) -> Iterator[Point]:

@@ -69,4 +69,6 @@ def _write_parquet(run: Run, name: str, frame: DataFrame, file: BinaryIO) -> Non
     try:
         parquet.write_table(pyarrow.Table.from_pandas(frame, preserve_index=False), file)
     except (pyarrow.ArrowException, TypeError, UnicodeError) as error:  # the file has types that mpifl never writes
-        raise ConfigError("run file", run.path, f"a table {name} that Parquet can hold ({error})") from error
+        raise ConfigError(
+            "run file", run.path, f"Parquet cannot hold its table {name}: {error}", "an undamaged run file"
+        ) from error

@@ -67,7 +67,9 @@ def reproduce(
     try:
         lines.append(f"wrote {write_pages(options, items, out, whole)}")
     except OSError as error:
-        raise ConfigError("--out", out, f"a folder that can be written ({error.strerror or error})") from error
+        raise ConfigError(
+            "--out", out, f"cannot be written: {error.strerror or error}", "a folder that can be written"
+        ) from error
     if failed:
         raise RunFailed("; ".join([f"{failed} runs failed", *lines]))
     return "\n".join(lines)
@@ -78,7 +80,7 @@ def check_out(out: Path) -> None:
     existing = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         reason = "Permission denied" if existing.is_dir() else f"{existing} is a file"
-        raise ConfigError("--out", out, f"a folder that can be written ({reason})")
+        raise ConfigError("--out", out, f"cannot be written: {reason}", "a folder that can be written")
 
 
 def compute_runs(study: Study, processes: int | None, progress: Callable[[str], None] | None) -> Index:

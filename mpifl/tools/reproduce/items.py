@@ -73,13 +73,15 @@ def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, 
         paper, _, item = name.partition("/")
         folder, wanted = JOBS / paper, item or None
         if paper not in papers() or (wanted and wanted not in read_paper(folder)[0].items):
-            raise ConfigError("reproduce", name, "an item or a paper that `mpifl reproduce` lists, or a STUDY.yaml")
+            raise ConfigError(
+                "reproduce", name, "no such item or paper", "one that `mpifl reproduce` lists, or a STUDY.yaml"
+            )
     options, defaults = read_paper(folder)
     if wanted is None and not options.items:
-        raise ConfigError("items", "[]", f"the names of at least one study file of {folder}, without .yaml")
+        raise ConfigError("items", "[]", "empty", f"the names of at least one study file of {folder}, without .yaml")
     for key, value in map(read.parse_override, overrides) if wanted is None else ():
         if key == "output" and "${name}" not in str(value):
-            raise ConfigError(key, value, "a folder with ${name}, so that each study of the paper has its own")
+            raise ConfigError(key, value, "all studies of the paper would have the same folder", "one with ${name}")
     return options, [load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else options.items)]
 
 
@@ -113,15 +115,15 @@ def _check_cells(study: Study, page: Page, cells: Sequence[Cell]) -> None:
         found = find_labels(labels, cell.labels)
         rest = {repr({k: v for k, v in each.items() if k != axis_of(each, page.spread or "")}) for each in found}
         if len(rest) != 1:
-            text = "labels of one combination of the study's axes"
-            raise ConfigError("page.published", "; ".join(f"{k}={v}" for k, v in cell.labels.items()), text)
+            wrong, expected = f"{len(rest)} combinations of the study's axes have these labels", "one"
+            raise ConfigError("page.published", "; ".join(f"{k}={v}" for k, v in cell.labels.items()), wrong, expected)
         unknown = [name for name in cell.values if name not in page.measures]
         if unknown and page.spread is None:
-            raise ConfigError("page.published", unknown[0], f"one of the measures {', '.join(page.measures)}")
+            raise ConfigError("page.published", unknown[0], "no such measure", f"one of {', '.join(page.measures)}")
     for k, claim in enumerate(page.claims):
         for side in (claim.left, *(claim.right if isinstance(claim.right, list) else [claim.right])):
             if not isinstance(side, int | float) and not find_labels(labels, side):
-                raise ConfigError(f"page.claims[{k}]", side, "labels of the study's axes")
+                raise ConfigError(f"page.claims[{k}]", side, "no combination has these", "labels of the study's axes")
     _check_names(study, page, labels)
 
 
@@ -133,7 +135,7 @@ def _check_names(study: Study, page: Page, labels: Sequence[dict[str, Any]]) -> 
     curves = [(f"page.figures[{k}].y", figure.y) for k, figure in enumerate(page.figures) if figure.against is None]
     for key, name in [*named, *curves]:
         if name not in metrics:
-            raise ConfigError(key, name, f"one of {', '.join(metrics)}")
+            raise ConfigError(key, name, "no such metric", f"one of {', '.join(metrics)}")
     axes = [("page.spread", page.spread)]
     axes += [(f"page.tables[{k}].columns", table.columns) for k, table in enumerate(page.tables)]
     axes += [(f"page.figures[{k}].panels", figure.panels) for k, figure in enumerate(page.figures)]
@@ -143,12 +145,12 @@ def _check_names(study: Study, page: Page, labels: Sequence[dict[str, Any]]) -> 
     for key, axis in axes:
         if axis is not None and not any(axis_of(each, axis) for each in labels):
             known = ", ".join(dict.fromkeys(name for each in labels for name in each))
-            raise ConfigError(key, axis, f"one of the axes {known}")
+            raise ConfigError(key, axis, "no such axis", f"one of {known}")
     shown = [(f"page.tables[{k}].where", table.where) for k, table in enumerate(page.tables)]
     shown += [(f"page.figures[{k}].where", figure.where) for k, figure in enumerate(page.figures)]
     for key, where in shown:
         if where and not find_labels(labels, where):
-            raise ConfigError(key, where, "labels of the study's axes")
+            raise ConfigError(key, where, "no combination has these", "labels of the study's axes")
 
 
 def study_labels(study: Study) -> list[dict[str, Any]]:
@@ -184,12 +186,12 @@ def load_block(item: Item, name: str) -> Callable[[Item, Path], str]:
     path = item.path.parent / file
     spec = importlib.util.spec_from_file_location(path.stem, path) if path.suffix == ".py" and path.is_file() else None
     if spec is None or spec.loader is None:
-        raise ConfigError("page.blocks", name, "FILE.py:NAME, a file beside the study")
+        raise ConfigError("page.blocks", name, "no such file", "FILE.py:NAME, a file beside the study")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     found: Callable[[Item, Path], str] | None = getattr(module, function, None)
     if not callable(found):
-        raise ConfigError("page.blocks", name, f"a function of {file}")
+        raise ConfigError("page.blocks", name, f"{file} has no such function", f"a function of {file}")
     return found
 
 
@@ -203,10 +205,9 @@ def check_data(item: Item, download: bool) -> None:
             try:
                 problems.load(problem)
             except ConfigError as error:
-                hint = "" if download else "; --download fetches it where it has a public address"
-                raise ConfigError(
-                    item.name, f"data {data['name']}", f"a data set that can be read: {error}{hint}"
-                ) from None
+                hint = "" if download else "--download fetches it where it has a public address"
+                wrong, expected = f"cannot be read: {error}", "a readable data set"
+                raise ConfigError(item.name, f"data {data['name']}", wrong, expected, hint) from None
 
 
 def _data(job: Any) -> dict[str, Any]:

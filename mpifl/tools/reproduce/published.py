@@ -69,22 +69,22 @@ def read_published(path: Path, paper: str, item: str) -> list[Cell]:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise ConfigError("published", path, f"a table with the columns {','.join(COLUMNS)}")
+                raise ConfigError("published", path, "other columns", f"a table with the columns {','.join(COLUMNS)}")
             for row in reader:
                 if (row["paper"], row["item"]) == (paper, item):
                     cell = cells.setdefault(row["cell"], Cell(_labels(path, row["cell"]), {}))
                     cell.values[row["measure"]] = _value(path, row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError("published", path, f"a CSV file that can be read ({error})") from None
+        raise ConfigError("published", path, f"cannot be read: {error}", "a readable CSV file") from None
     if not cells:
-        raise ConfigError("page.published", item, f"an item of {paper} in {path}")
+        raise ConfigError("page.published", item, f"{path} has no such item of {paper}", "one of its items")
     return list(cells.values())
 
 
 def _labels(path: Path, text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(";")]
     if not all(name.strip() and equal for name, equal, _ in pairs):
-        raise ConfigError("published", path, f"cells as in method=AREA; step_size=100, not {text!r}")
+        raise ConfigError("published", path, f"a cell is {text!r}", "labels, as in method=AREA; step_size=100")
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
@@ -93,7 +93,9 @@ def _value(path: Path, row: Mapping[str, Any]) -> Value:
         mean, low, high = (float(row[key]) if row[key] else math.nan for key in ("mean", "min", "max"))
         return Value(mean, low, high, int(row["trials"] or 0), row["printed"] or "-")
     except (TypeError, ValueError):
-        raise ConfigError("published", path, f"numbers in the row {row['cell']} {row['measure']}") from None
+        raise ConfigError(
+            "published", path, f"the row {row['cell']} {row['measure']} has something else than numbers", "numbers"
+        ) from None
 
 
 def judge(page: Page, cell: Cell, name: str, ours: Summary) -> Verdict:

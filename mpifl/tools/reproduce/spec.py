@@ -62,7 +62,12 @@ class Measure(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.over) != (self.at_most is not None) or (self.over and self.reaches is not None):
-            raise ConfigError("over", self.over, "an axis, with at_most and without reaches; or neither")
+            raise ConfigError(
+                "over",
+                self.over,
+                "given without at_most, or with reaches, or at_most without it",
+                "an axis with at_most alone",
+            )
 
 
 @dataclass(frozen=True)
@@ -163,11 +168,13 @@ class Page(Config):
 def read_page(values: Any, defaults: Any = None) -> Page:
     """A section `page`, with the keys of `defaults` that it does not have. Raises ConfigError."""
     if not isinstance(values, Mapping) or not isinstance(defaults or {}, Mapping):
-        raise ConfigError("page", values, "what the page shows: title, measures, tables, figures, claims")
+        raise ConfigError("page", values, "no section", "what the page shows: title, measures, tables, figures, claims")
     merged = {**(defaults or {}), **values}
     measures = merged.pop("measures", None)
     if not isinstance(measures, Mapping) or not all(isinstance(m, Mapping) for m in measures.values()):
-        raise ConfigError("page.measures", measures, "measures by name: {loss: {metric: train_loss}}")
+        raise ConfigError(
+            "page.measures", measures, "no section of sections", "measures by name: {loss: {metric: train_loss}}"
+        )
     with inside("page"):
         read = {}
         for name, value in measures.items():
@@ -182,17 +189,22 @@ def _check(page: Page) -> None:
     for k, strict in enumerate(page.strict):
         _check_labels(f"strict[{k}].cells", strict.cells)
         if not isinstance(strict.within, Mapping):
-            raise ConfigError(f"strict[{k}].within", strict.within, "rules by measure: {accuracy: 1.0}")
+            raise ConfigError(f"strict[{k}].within", strict.within, "no section", "rules by measure: {accuracy: 1.0}")
         _check_measures(page, f"strict[{k}].within", list(strict.within))
     for k, table in enumerate(page.tables):
         _check_labels(f"tables[{k}].where", table.where, optional=True)
         _check_measures(page, f"tables[{k}].measures", table.measures)
         if len({page.measures[name].over for name in table.measures or page.measures}) > 1:
-            raise ConfigError(f"tables[{k}].measures", table.measures, "measures over the same axis, or over none")
+            raise ConfigError(
+                f"tables[{k}].measures",
+                table.measures,
+                "measures over different axes",
+                "over the same axis, or over none",
+            )
     for k, figure in enumerate(page.figures):
         _check_labels(f"figures[{k}].where", figure.where, optional=True)
         if figure.limits and not (len(figure.limits) == 2 and figure.limits[0] < figure.limits[1]):
-            raise ConfigError(f"figures[{k}].limits", figure.limits, "two numbers, the lower one first")
+            raise ConfigError(f"figures[{k}].limits", figure.limits, "no interval", "two numbers, the lower one first")
         if figure.against is not None:
             _check_measures(page, f"figures[{k}].y", [figure.y])
     for k, claim in enumerate(page.claims):
@@ -207,10 +219,10 @@ def _check(page: Page) -> None:
 
 def _check_labels(key: str, value: Any, optional: bool = False) -> None:
     if not isinstance(value, Mapping) and not (optional and value is None):
-        raise ConfigError(key, value, LABELS)
+        raise ConfigError(key, value, "no section", LABELS)
 
 
 def _check_measures(page: Page, key: str, names: list[str]) -> None:
     for name in names:
         if name not in page.measures:
-            raise ConfigError(key, name, f"one of the measures {', '.join(page.measures)}")
+            raise ConfigError(key, name, "no such measure", f"one of {', '.join(page.measures)}")

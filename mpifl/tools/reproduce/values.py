@@ -78,7 +78,7 @@ def axis_number(group: Group, name: str) -> float:
     try:
         return float(group.labels[axis])  # type: ignore[index]  # None: KeyError
     except (KeyError, TypeError, ValueError):
-        raise ConfigError("page", name, "an axis of the study whose values are numbers") from None
+        raise ConfigError("page", name, "no axis whose values are numbers", "one of the study") from None
 
 
 def largest_passed(passed: Sequence[tuple[float, bool]]) -> float:
@@ -139,7 +139,9 @@ def _reached(measure: Measure, curve: pd.DataFrame, horizon: float) -> float:
 def trial_curve(trial: Trial, metric: str, x: str) -> pd.DataFrame:
     """Columns x and y: a metric at the evaluations that have it, against a quantity. Raises ConfigError."""
     if metric not in trial.evaluations:
-        raise ConfigError("page.measures", metric, f"one of {', '.join(map(str, trial.evaluations.columns))}")
+        raise ConfigError(
+            "page.measures", metric, "no such metric", f"one of {', '.join(map(str, trial.evaluations.columns))}"
+        )
     table = trial.evaluations
     xs = _sums(trial, x) if x in ("bytes", "local_steps") else table[x].to_numpy()
     return pd.DataFrame({"x": xs, "y": table[metric].to_numpy()}).dropna()

@@ -48,7 +48,7 @@ def combinations(axes: Mapping[str, Any], seed: int = 0) -> list[Point]:
     """
     choices = [axis_points(name, spec, seed) for name, spec in axes.items()]
     if (count := math.prod(map(len, choices))) > MAX_RUNS:
-        raise ConfigError("axes", f"{count} combinations", f"at most {MAX_RUNS:,}")
+        raise ConfigError("axes", f"{count} combinations", "too many", f"at most {MAX_RUNS:,}")
     return [sum(combination, Point({}, {})) for combination in itertools.product(*choices)]
 
 
@@ -60,15 +60,16 @@ def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
     if isinstance(spec, list) or _is_range(spec):
         return [Point({name: label}, {name: value}) for label, value in _labelled(_values(key, name, spec, seed))]
     if not isinstance(spec, Mapping):
-        raise ConfigError(key, spec, "a list of values, a range, or labels with the keys that each of them sets")
+        raise ConfigError(
+            key, spec, "none of these", "a list of values, a range, or labels with the keys that each of them sets"
+        )
     if not spec:
-        raise ConfigError(key, "{}", "at least one value")
+        raise ConfigError(key, "{}", "empty", "at least one value")
     points: list[Point] = []
     for label, settings in spec.items():
         if not isinstance(settings, Mapping | None):
-            raise ConfigError(
-                f"{key}.{label}", settings, "the keys that this label sets, as in {algorithm.step_size: 0.1}"
-            )
+            expected = "the keys that this label sets, as in {algorithm.step_size: 0.1}"
+            raise ConfigError(f"{key}.{label}", settings, "no section", expected)
         points += _named(f"{key}.{label}", Point({name: str(label)}, {}), settings or {}, seed)
     return points
 
@@ -80,7 +81,7 @@ def _named(key: str, start: Point, settings: Mapping[str, Any], seed: int) -> li
         if isinstance(value, list) or _is_range(value):
             values = list(_labelled(_values(f"{key}.{name}", name, value, seed)))
             if (count := len(points) * len(values)) > MAX_RUNS:
-                raise ConfigError(key, f"{count} combinations", f"at most {MAX_RUNS:,}")
+                raise ConfigError(key, f"{count} combinations", "too many", f"at most {MAX_RUNS:,}")
             points = [p + Point({name: label}, {name: each}) for p in points for label, each in values]
         else:
             points = [p + Point({}, {name: value}) for p in points]
@@ -90,11 +91,11 @@ def _named(key: str, start: Point, settings: Mapping[str, Any], seed: int) -> li
 def _zipped(key: str, name: str, spec: Mapping[str, Any], seed: int) -> list[Point]:
     keys = spec["zip"]
     if len(spec) > 1 or not isinstance(keys, Mapping) or not keys:
-        raise ConfigError(key, json.dumps(spec, default=str), "{zip: {key: [...], key: [...]}}")
+        raise ConfigError(key, json.dumps(spec, default=str), "no lists by key", "{zip: {key: [...], key: [...]}}")
     columns = {k: _values(f"{key}.zip.{k}", k, values, seed) for k, values in keys.items()}
     if len({len(values) for values in columns.values()}) > 1:
         counts = ", ".join(f"{k} has {len(values)}" for k, values in columns.items())
-        raise ConfigError(f"{key}.zip", counts, "keys with the same number of values each")
+        raise ConfigError(f"{key}.zip", counts, "different numbers of values", "the same number for each key")
     labels = {k: [label for label, _ in _labelled(values)] for k, values in columns.items()}
     rows = range(len(next(iter(columns.values()))))
     return [Point({k: labels[k][row] for k in columns}, {k: columns[k][row] for k in columns}) for row in rows]
@@ -108,20 +109,22 @@ def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
     """The values of a list or a range. Raises ConfigError."""
     if isinstance(spec, list):
         if not spec:
-            raise ConfigError(key, "[]", "at least one value")
+            raise ConfigError(key, "[]", "empty", "at least one value")
         return spec
     spacing = set(spec) - {"from", "to"} if _is_range(spec) else set()
     if len(spacing) != 1 or not spacing <= set(SPACINGS):
-        raise ConfigError(key, json.dumps(spec, default=str), RANGE)
+        raise ConfigError(key, json.dumps(spec, default=str), "no range", RANGE)
     (kind,) = spacing
     low, high, count = spec["from"], spec["to"], spec[kind]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not -np.inf < low < high < np.inf or not isinstance(count, int) or count < 1:
-        raise ConfigError(key, json.dumps(spec, default=str), f"{RANGE}; from is below to, the count at least 1")
+        raise ConfigError(
+            key, json.dumps(spec, default=str), "no range", f"{RANGE}, from below to, the count at least 1"
+        )
     if count > MAX_RUNS:
-        raise ConfigError(f"{key}.{kind}", count, f"at most {MAX_RUNS:,} values")
+        raise ConfigError(f"{key}.{kind}", count, "too many", f"at most {MAX_RUNS:,} values")
     if kind.startswith("log") and low <= 0:
-        raise ConfigError(f"{key}.from", low, f"a number above 0, since the range is {kind}")
+        raise ConfigError(f"{key}.from", low, f"the range is {kind}", "a number above 0")
     if kind in ("linear", "log"):
         grid = np.linspace(low, high, count) if kind == "linear" else np.geomspace(low, high, count)
         return [float(f"{value:.12g}") for value in grid.tolist()]
@@ -148,15 +151,15 @@ def without_excluded(points: Sequence[Point], exclude: Sequence[Mapping[str, Any
     for k, item in enumerate(exclude):
         key = f"exclude[{k}]"
         if not isinstance(item, Mapping) or not item:
-            raise ConfigError(key, item, "labels by axis: {method: AREA}")
+            raise ConfigError(key, item, "no section", "labels by axis: {method: AREA}")
         for axis in item:
             if axis not in known:
                 near = difflib.get_close_matches(str(axis), known, 1)
-                hint = f"; the nearest is {near[0]}" if near else f"; the axes are {', '.join(known)}"
-                raise ConfigError(f"{key}.{axis}", item[axis], f"no such axis{hint}")
+                hint = f"the nearest is {near[0]}" if near else f"the axes are {', '.join(known)}"
+                raise ConfigError(f"{key}.{axis}", item[axis], "no such axis", remedy=hint)
         if not any(_matches(point, item) for point in points):
-            text = "labels of at least one combination of the axes; no combination has these"
-            raise ConfigError(key, json.dumps(item, default=str), text)
+            wrong, expected = "no combination has these", "labels of at least one combination of the axes"
+            raise ConfigError(key, json.dumps(item, default=str), wrong, expected)
         left = [point for point in left if not _matches(point, item)]
     return left
 

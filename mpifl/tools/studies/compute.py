@@ -93,7 +93,9 @@ def _resume_task(job: Job) -> execution.Task:
     """
     task = execution.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
     if identify(task.job) != identify(job):
-        raise ConfigError("resume", job.output, "a checkpoint of the study's job; this one is of another job")
+        raise ConfigError(
+            "resume", job.output, "its checkpoint is of another job", "the study's job", "move the file away"
+        )
     return task
 
 
@@ -125,13 +127,13 @@ def find_launcher(ranks: int) -> str:
     if named := os.environ.get("MPIFL_MPIEXEC"):
         if found := shutil.which(named):
             return found
-        raise ConfigError("MPIFL_MPIEXEC", named, "a program that starts MPI ranks, such as mpirun")
+        raise ConfigError("MPIFL_MPIEXEC", named, "no such program", "one that starts MPI ranks, such as mpirun")
     beside = Path(sys.executable).with_name("mpirun")
     for name in (str(beside), "mpirun", "mpiexec"):
         if found := shutil.which(name):
             return found
-    text = f"1, since no mpirun is beside Python or on the PATH; or a sweep that starts on at least {ranks + 1} ranks"
-    raise ConfigError("ranks", ranks, text)
+    remedy = f"or start the sweep on at least {ranks + 1} ranks"
+    raise ConfigError("ranks", ranks, "no mpirun is beside Python or on the PATH", "1", remedy)
 
 
 def _launched(job: Job, resume: bool, ranks: int) -> Finished:

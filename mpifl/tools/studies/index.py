@@ -186,7 +186,7 @@ def _run_files(folder: Path) -> dict[str, list[int]]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ConfigError("output", folder, f"a folder that can be read ({error.strerror})") from None
+        raise ConfigError("output", folder, f"cannot be read: {error.strerror}", "a readable folder") from None
 
 
 def _stamp(stat: os.stat_result) -> list[int]:
@@ -208,7 +208,7 @@ def _stored(folder: Path) -> dict[str, dict[str, Any]]:
         entries = [entry for entry in content["runs"] if _is_entry(entry)]
         return {entry["identity"]: {**entry, "labels": plain_labels(entry["labels"])} for entry in entries}
     except NotADirectoryError:
-        raise ConfigError("output", folder, "a folder; this is a file") from None
+        raise ConfigError("output", folder, "this is a file", "a folder") from None
     except FileNotFoundError:
         return {}
     except DAMAGE as error:
@@ -262,7 +262,7 @@ def show_folder(folder: Path) -> str:
     known = {entry["file"]: entry for entry in _stored(folder).values()}
     files = _run_files(folder)
     if not (names := sorted({*files, *known})):
-        raise ConfigError("show", folder, "a RUN.h5, or a folder with run files")
+        raise ConfigError("show", folder, "no run files", "a RUN.h5, or a folder with run files")
     rows, counts = [], Counter[str]()
     for name in names:
         entry = known.get(name, {})

@@ -229,7 +229,9 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
     """
     select = study.options.select
     if options and options.all and not select:
-        raise ConfigError("all", "true", "a study with a selection; without one, all runs are shown")
+        raise ConfigError(
+            "all", "true", "without a selection all runs are shown", "a study with one", "leave out --all"
+        )
     by_key, unread = study_groups(study, index, options)
     everything = list(by_key.values())
     found = Reported(everything, [], [], "", everything)
@@ -242,11 +244,13 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
             found.notes.append(f"Not selected, because a deciding trial failed: {runs}.")
     found.notes.extend(unread)
     if not found.groups and by_key:
-        text = " ".join(["a selection of something;", *found.notes])
-        raise ConfigError("select.over", " or ".join(select.keys) if select else "", text)
+        wrong = " ".join(["nothing is selected.", *found.notes])
+        raise ConfigError(
+            "select.over", " or ".join(select.keys) if select else "", wrong, "completed runs to choose from"
+        )
     if not found.groups:
-        expected = f"at least one completed run in {study.folder}; mpifl sweep computes the runs"
-        raise ConfigError("study", study.options.name, " ".join([expected, *unread]))
+        wrong = " ".join([f"no run in {study.folder} is completed", *unread])
+        raise ConfigError("study", study.options.name, wrong, "at least one", "mpifl sweep computes the runs")
     if missing := len(study.runs) - index.counts()["completed"]:
         found.notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {_statuses(index)}.")
     return found

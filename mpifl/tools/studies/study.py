@@ -24,10 +24,10 @@ from mpifl.tools.studies.axes import MAX_RUNS, Point, combinations, without_excl
 
 FREE = ("set", "axes", "exclude", "page")  # sections with readers of their own, not fields of `StudyOptions`
 OF_THE_STUDY = {  # keys of a job that a study sets in each run
-    "seed": "no such key here: trials has the seeds of the runs",
-    "name": "no such key here: the runs are named after the study, whose name is the key name of the study file",
-    "output": "no such key here: the folder of the run files is the key output of the study file",
-    "overwrite": "no such key here: a sweep replaces a run file by that of the same run alone",
+    "seed": "trials has the seeds of the runs",
+    "name": "the runs are named after the study, whose name is the key name of the study file",
+    "output": "the folder of the run files is the key output of the study file",
+    "overwrite": "a sweep replaces a run file by that of the same run alone",
 }
 TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # metrics of test rows begin with these
 MAX_NAME = 120  # bytes of a run file's name in front of the identity
@@ -137,9 +137,11 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     source = find_file(path)
     values = read.read_yaml(source, "study")
     if not values:
-        raise ConfigError("study", source, "a YAML file with name, job, axes, trials")
+        raise ConfigError("study", source, "empty", "a YAML file with name, job, axes, trials")
     if "problem" in values:
-        raise ConfigError("study", source, "a study file, with name, job, axes, trials; this is a job, for mpifl run")
+        raise ConfigError(
+            "study", source, "this is a job", "a study file, with name, job, axes, trials", "use mpifl run"
+        )
     for override in overrides:
         _override(values, *read.parse_override(override))
     free = {key: values.pop(key, None) for key in FREE}
@@ -164,28 +166,29 @@ def _options(values: dict[str, Any]) -> StudyOptions:
     """The options of a study; `trials` may be a number or a list, the output may hold ${name}. Raises ConfigError."""
     for key in values:
         if key not in fields_of(StudyOptions) and (near := get_close_matches(key, FREE, 1)):
-            raise ConfigError(key, values[key], f"no such key; the nearest is {near[0]}")
+            raise ConfigError(key, values[key], "no such key", remedy=f"the nearest is {near[0]}")
     trials = values.get("trials")
     section = dict(trials) if isinstance(trials, Mapping) else {"seeds": trials}
     if isinstance(count := section.get("seeds"), int) and not isinstance(count, bool):
         if count < 1:
-            raise ConfigError("trials", count, "a number of trials of at least 1, or a list of seeds")
+            raise ConfigError("trials", count, "no number of trials", "a number of at least 1, or a list of seeds")
         if count > MAX_RUNS:
-            raise ConfigError("trials", count, f"at most {MAX_RUNS:,} trials")
+            raise ConfigError("trials", count, "too many", f"at most {MAX_RUNS:,} trials")
         section["seeds"] = list(range(count))
     if trials is not None:
         if not isinstance(section.get("seeds"), list):
-            raise ConfigError("trials", trials, "a number of trials of at least 1, or a list of seeds")
+            raise ConfigError("trials", trials, "no number of trials", "a number of at least 1, or a list of seeds")
         values = {**values, "trials": section}
     select = values.get("select")
     by = select.get("by") if isinstance(select, Mapping) else None
     if isinstance(by, str) and (by.startswith(TEST_METRICS) or ":" in by):
-        text = "train_loss, or validation_accuracy with problem.validation_split: a selection by test rows looks at"
-        raise ConfigError("select.by", by, f"{text} what the report then shows")
+        wrong = "a selection by test rows looks at what the report then shows"
+        expected = "train_loss, or validation_accuracy with problem.validation_split"
+        raise ConfigError("select.by", by, wrong, expected)
     options: StudyOptions = Reader(StudyOptions, values, {}).read()
     output = options.output.replace("${name}", options.name)
     if "${" in output:
-        raise ConfigError("output", options.output, "a folder; ${name} is the only reference that it may have")
+        raise ConfigError("output", options.output, "another reference than ${name}", "a folder")
     return replace(options, output=output)
 
 
@@ -196,10 +199,12 @@ def _points(options: StudyOptions, axes: Mapping[str, Any], exclude: Sequence[Ma
         drawn = stream(options.seed, "study budget").choice(len(points), options.budget, replace=False)
         points = [points[k] for k in sorted(drawn.tolist())]
     if not points:
-        raise ConfigError("exclude", f"{len(exclude)} items", "items that leave at least one combination of the axes")
+        raise ConfigError(
+            "exclude", f"{len(exclude)} items", "they leave no combination of the axes", "items that leave at least one"
+        )
     if (count := len(points) * len(options.trials.seeds)) > MAX_RUNS:
-        expected = f"a study of at most {MAX_RUNS:,} runs; this has {count:,}"
-        raise ConfigError("trials", len(options.trials.seeds), expected)
+        wrong = f"the study has {count:,} runs"
+        raise ConfigError("trials", len(options.trials.seeds), wrong, f"at most {MAX_RUNS:,}")
     if options.select:
         _check_select(options.select, options.trials, points)
     return points
@@ -210,7 +215,7 @@ def _override(values: dict[str, Any], key: str, value: Any) -> None:
     first, _, rest = key.partition(".")
     if first in ("set", "axes") and rest:
         if not isinstance(values.get(first) or {}, dict):
-            raise ConfigError(key, value, f"{first} is not a section")
+            raise ConfigError(key, value, f"{first} is not a section", "a section there")
         values[first] = {**(values.get(first) or {}), rest: value}
     elif key == "trials" and isinstance(values.get(key), dict) and not isinstance(value, dict):
         values[key] = {**values[key], "seeds": value}  # `vary` stays
@@ -220,34 +225,38 @@ def _override(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _check(options: StudyOptions, free: Mapping[str, Any]) -> None:
     if not re.fullmatch(r"[\w.-]+", options.name):
-        raise ConfigError("name", options.name, "letters, digits, and any of _ . -")
+        raise ConfigError("name", options.name, "other characters", "letters, digits, and any of _ . -")
     if not options.trials.seeds:
-        raise ConfigError("trials", "[]", "at least one seed")
+        raise ConfigError("trials", "[]", "empty", "at least one seed")
     if len(set(options.trials.seeds)) < len(options.trials.seeds):
-        raise ConfigError("trials", options.trials.seeds, "seeds that differ")
+        raise ConfigError("trials", options.trials.seeds, "a seed is there twice", "seeds that differ")
     for key, kind, what in (("set", Mapping, "keys of the job with their values"), ("axes", Mapping, "axes by name"),
                             ("exclude", list, "a list of labels by axis")):  # fmt: skip
         if not isinstance(free[key], kind | None):
-            raise ConfigError(key, free[key], what)
+            raise ConfigError(key, free[key], "something else", what)
 
 
 def _check_settings(section: str, settings: Mapping[str, Any]) -> None:
     """Raises ConfigError for a key of the job that the study sets by itself."""
-    for key, expected in OF_THE_STUDY.items():
+    for key, remedy in OF_THE_STUDY.items():
         if key in settings:
-            raise ConfigError(f"{section}.{key}", settings[key], expected)
+            raise ConfigError(f"{section}.{key}", settings[key], "no such key here", remedy=remedy)
 
 
 def _check_select(select: Select, trials: Trials, points: Sequence[Point]) -> None:
     known = list(dict.fromkeys(label for point in points for label in point.labels))
     for key in select.keys or [""]:
         if key not in known:
-            raise ConfigError("select.over", key, f"one of {', '.join(known) or 'the axes; there is none'}")
+            raise ConfigError(
+                "select.over", key, "no such axis", f"one of {', '.join(known) or 'the axes, if there were any'}"
+            )
         for point in points if select.rule == "largest-finite" else ():
             if isinstance(value := point.labels.get(key, 0), bool) or not isinstance(value, int | float):
-                raise ConfigError("select.rule", "largest-finite", f"an axis of numbers; {key} has the value {value}")
+                raise ConfigError("select.rule", "largest-finite", f"{key} has the value {value}", "an axis of numbers")
     if select.seeds is not None and (not select.seeds or not set(select.seeds) < set(trials.seeds)):
-        raise ConfigError("select.seeds", select.seeds, f"some, not all, of the trials' seeds {trials.seeds}")
+        raise ConfigError(
+            "select.seeds", select.seeds, "not a part of the trials' seeds", f"some, not all, of {trials.seeds}"
+        )
 
 
 def _check_metric(select: Select | None, runs: Sequence[StudyRun]) -> None:
@@ -256,12 +265,12 @@ def _check_metric(select: Select | None, runs: Sequence[StudyRun]) -> None:
         return
     for run in runs:
         if select.by.startswith("validation_") and run.job.problem.validation_split is None:
-            key, text = select.by, "runs with validation rows: set problem.validation_split, such as 0.1;"
+            what, remedy = "validation rows", "set problem.validation_split, such as 0.1"
         elif select.by == "gradient_norm" and not run.job.evaluate.gradient:
-            key, text = select.by, "runs with that norm: set evaluate.gradient: true;"
+            what, remedy = "gradient norm", "set evaluate.gradient: true"
         else:
             continue
-        raise ConfigError("select.by", key, f"{text} {describe(run)} has none")
+        raise ConfigError("select.by", select.by, f"{describe(run)} has no {what}", "runs that have it", remedy)
 
 
 def _trials(
@@ -314,9 +323,8 @@ def _check_identities(runs: Sequence[StudyRun]) -> None:
     seen: dict[str, StudyRun] = {}
     for run in runs:
         if (other := seen.setdefault(run.identity, run)) is not run:
-            raise ConfigError(
-                "axes", f"{describe(run)} and {describe(other)}", "runs that differ; these two are the same job"
-            )
+            wrong = "these two are the same job"
+            raise ConfigError("axes", f"{describe(run)} and {describe(other)}", wrong, "runs that differ")
 
 
 def _check_ranks(ranks: int, runs: Sequence[StudyRun]) -> None:
@@ -324,8 +332,8 @@ def _check_ranks(ranks: int, runs: Sequence[StudyRun]) -> None:
     clients = [run.job.problem.clients for run in runs]
     known = [n for n in clients if n is not None]
     if len(known) == len(clients) and ranks > (most := max(known)) + 1:
-        expected = f"at most {most + 1}: the server and one rank for each client of a run, of which there are {most}"
-        raise ConfigError("ranks", ranks, expected)
+        wrong = f"a run has at most {most} clients, and one more rank for the server"
+        raise ConfigError("ranks", ranks, wrong, f"at most {most + 1}")
 
 
 def describe(run: StudyRun) -> str:

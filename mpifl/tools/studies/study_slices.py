@@ -33,7 +33,7 @@ class Part:
         number, _, count = text.partition("/")
         if number.isdecimal() and count.isdecimal() and int(number) < int(count):
             return cls(int(number), int(count))
-        raise ConfigError("--part", text, "NUMBER/COUNT, the number from 0 to COUNT - 1, as in 0/20")
+        raise ConfigError("--part", text, "no part", "NUMBER/COUNT, the number from 0 to COUNT - 1, as in 0/20")
 
     def of(self, runs: Sequence[T]) -> Sequence[T]:
         """The runs of this part."""
@@ -52,7 +52,9 @@ def locked(folder: Path, part: Part | None) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("output", folder, f"a folder that can be written ({error.strerror})") from None
+        raise ConfigError(
+            "output", folder, f"cannot be written: {error.strerror}", "a folder that can be written"
+        ) from None
     with ExitStack() as stack:
         if part:
             name = f"{LOCK}-{part.number}-{part.count}"
@@ -68,8 +70,8 @@ def _refuse_other_counts(folder: Path, part: Part) -> None:
     for path in sorted(folder.glob(f"{LOCK}-*-*")):
         number, _, count = path.name.removeprefix(f"{LOCK}-").partition("-")
         if count.isdecimal() and int(count) != part.count and is_locked(path):
-            text = f"K/{count}, as part {number}/{count}, which another process is running now"
-            raise ConfigError("--part", part, text)
+            wrong = f"another process is running part {number}/{count} now"
+            raise ConfigError("--part", part, wrong, f"K/{count}")
 
 
 @contextmanager
@@ -77,14 +79,15 @@ def _lock(path: Path, kind: int, what: str) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
     except OSError as error:
-        raise ConfigError("output", path.parent, f"a folder that can be written ({error.strerror})") from None
+        raise ConfigError(
+            "output", path.parent, f"cannot be written: {error.strerror}", "a folder that can be written"
+        ) from None
     try:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                "output", path.parent, f"{what} that is not running; another process is running it now"
-            ) from None
+            wrong = f"another process is running {what} now"
+            raise ConfigError("output", path.parent, wrong, remedy="wait until it has ended") from None
         except OSError:  # the file system has no locks; run files still have a heartbeat
             log.warning("%s cannot be locked: make sure that no other process runs %s", path, what)
         yield

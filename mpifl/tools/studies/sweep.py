@@ -199,8 +199,8 @@ def sweep_on_ranks(
 def count_groups(size: int, ranks: int) -> int:
     """The number of groups of `ranks` ranks on an MPI job of `size`. Raises ConfigError if there is none."""
     if size - 1 < ranks:
-        text = f"mpirun -n {ranks + 1} or more, not {size}: rank 0 starts the runs, and computes none"
-        raise ConfigError("ranks", ranks, text)
+        wrong = f"{size} ranks were started, and rank 0 starts the runs, and computes none"
+        raise ConfigError("ranks", ranks, wrong, remedy=f"start mpirun -n {ranks + 1} or more")
     return (size - 1) // ranks
 
 

@@ -61,10 +61,10 @@ def study_script(
     ranks, total = study.options.ranks, site.ranks
     at_a_time = site.processes if ranks == 1 else (total - 1) // ranks
     if not at_a_time:
-        text = f"at most {total - 1}: a task has {total} ranks (site.nodes × site.ranks_per_node), one starts the runs"
-        raise ConfigError("ranks", ranks, text)
+        wrong = f"a task has {total} ranks (site.nodes × site.ranks_per_node), and one starts the runs"
+        raise ConfigError("ranks", ranks, wrong, f"at most {total - 1}")
     if Index(study).counts()["completed"] == len(study.runs):
-        raise ConfigError("submit", path, f"a study with runs to do; all {len(study.runs)} are completed")
+        raise ConfigError("submit", path, f"all {len(study.runs)} runs are completed", "a study with runs to do")
     notes = []
     if tasks and tasks > len(study.runs):
         notes.append(f"--tasks={tasks}: one task for each of the study's {_plural(len(study.runs), 'run')}")
@@ -140,13 +140,15 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         if not (found := re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part)):
-            raise ConfigError("--seeds", text, "seeds such as 0-19 or 0,3,5-7")
+            raise ConfigError("--seeds", text, "no seeds", "seeds such as 0-19 or 0,3,5-7")
         low, high = int(found[1]), int(found[2] or found[1])
         if not low <= high < low + MAX_SEEDS:
-            raise ConfigError("--seeds", text, f"ranges that rise, of at most {MAX_SEEDS:,} seeds")
+            raise ConfigError(
+                "--seeds", text, f"{part} falls, or is too long", f"ranges that rise, of at most {MAX_SEEDS:,} seeds"
+            )
         seeds += range(low, high + 1)
     if len(set(seeds)) < len(seeds):
-        raise ConfigError("--seeds", text, "seeds that differ")
+        raise ConfigError("--seeds", text, "a seed is there twice", "seeds that differ")
     return seeds
 
 
@@ -154,14 +156,22 @@ def submit(site: Site, script: Script) -> str:
     """Submits a script; returns what the batch system printed. Raises ConfigError if it cannot be submitted."""
     command = COMMANDS[site.scheduler]
     if shutil.which(command[0]) is None:
-        raise ConfigError("site.scheduler", site.scheduler, f"a machine with {command[0]}; --dry-run prints the script")
+        raise ConfigError(
+            "site.scheduler",
+            site.scheduler,
+            f"this machine has no {command[0]}",
+            "a machine with it",
+            "--dry-run prints the script",
+        )
     made = not script.logs.exists()
     try:
         script.logs.mkdir(parents=True, exist_ok=True)  # a missing folder would end the job without a log
     except OSError as error:
-        raise ConfigError("output", script.logs, f"a folder that can be written ({error.strerror})") from None
+        raise ConfigError(
+            "output", script.logs, f"cannot be written: {error.strerror}", "a folder that can be written"
+        ) from None
     if not os.access(script.logs, os.W_OK | os.X_OK, effective_ids=True):
-        raise ConfigError("output", script.logs, "a folder that can be written (Permission denied)")
+        raise ConfigError("output", script.logs, "cannot be written: Permission denied", "a folder that can be written")
     # Flux has no arrays of batch jobs, so each task is submitted by itself.
     several = site.scheduler == "flux" and script.tasks > 1
     commands = [[*command, f"--env=MPIFL_TASK={task}"] for task in range(script.tasks)] if several else [command]
@@ -179,7 +189,7 @@ def _submit_one(command: Sequence[str], text: str) -> str:
     if done.returncode:
         answer = " ".join(done.stderr.replace(f"{command[0]}: error: ", "").split())
         reason = f"its answer: {answer}" if answer else f"it ended with exit code {done.returncode}"
-        raise ConfigError("submit", shlex.join(command), f"a script that it accepts; {reason}")
+        raise ConfigError("submit", shlex.join(command), reason, "a script that it accepts")
     return done.stdout.strip()
 
 

@@ -73,21 +73,21 @@ class Site(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch(r"(\d+-)?\d{1,3}:\d{2}:\d{2}", self.time):
-            raise ConfigError("time", self.time, "[days-]hours:minutes:seconds, as in 01:30:00")
+            raise ConfigError("time", self.time, "no duration", "[days-]hours:minutes:seconds, as in 01:30:00")
         if self.warning >= self.seconds:
-            raise ConfigError("warning", self.warning, f"less than the time limit, {self.seconds} s")
+            raise ConfigError("warning", self.warning, f"the time limit is {self.seconds} s", "less")
         for key in ("partition", "account", "mpi", "python", "container", "options", "launcher_options"):
             values = getattr(self, key)
             for value in values if isinstance(values, list) else [values or ""]:
                 if "\n" in value:
-                    raise ConfigError(key, repr(value), "one line")
+                    raise ConfigError(key, repr(value), "several lines", "one line")
         for key in ("partition", "account", "mpi"):
             if (value := getattr(self, key)) is not None and not re.fullmatch(r"\S+", value):
-                raise ConfigError(key, repr(value), "a name without blanks")
+                raise ConfigError(key, repr(value), "blanks, or nothing", "a name without blanks")
         self._check_options()
         if self.container and not self._has_image(self.container):
-            text = "an image that exists, the address of one (docker://...), or one that a command of setup names"
-            raise ConfigError("container", self.container, text)
+            expected = "an image that exists, the address of one (docker://...), or one that a command of setup names"
+            raise ConfigError("container", self.container, "no such image", expected)
 
     def _has_image(self, container: str) -> bool:
         """Whether there is an image now, or a command of `setup` may copy it to the node."""
@@ -97,12 +97,17 @@ class Site(Config):
         """Raises ConfigError for an option that would contradict what the script says of itself."""
         for option in self.options:
             if not option.startswith("-"):
-                raise ConfigError("options", option, "options of the batch system, such as --mem-per-cpu=1G")
+                raise ConfigError(
+                    "options",
+                    option,
+                    "it does not begin with -",
+                    "options of the batch system, such as --mem-per-cpu=1G",
+                )
             name = re.split(r"[=\s]", option, maxsplit=1)[0]
             for key, names in OWN_OPTIONS[self.scheduler].items():
                 if name in names.split():
-                    text = f"site.{key} instead" if key else "an option that mpifl submit does not set itself"
-                    raise ConfigError("options", option, text)
+                    expected = f"site.{key} instead" if key else "another option"
+                    raise ConfigError("options", option, "mpifl submit sets it itself", expected)
 
     @property
     def ranks(self) -> int:

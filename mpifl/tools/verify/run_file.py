@@ -42,8 +42,8 @@ def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
         output = Path(folder, "replay.h5")
         task = execution.replay_task(path, keys={"output": output}, trust=trust)
         if task.replay and computed_together(task.replay):
-            text = "a run whose clients were computed one by one, for --replay: problem.torch.batched: false"
-            raise ConfigError("verify", path, text)
+            wrong = "clients were computed together, and --replay would differ within rounding"
+            raise ConfigError("verify", path, wrong, "a run with problem.torch.batched: false")
         try:
             with execution.restored_torch(task.job):
                 outcome = run_server(task.job, replay=task.replay, load=execution.load_problem)
