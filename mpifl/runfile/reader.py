@@ -246,7 +246,7 @@ class Run(RunTables):
     def best_model(self) -> np.ndarray:
         """(d,) the model that `keep.best` names, once the run has ended. Raises ConfigError if there is none."""
         if self.best_evaluation < 0:
-            raise _bad(self.path, "a run with keep.best that has ended: this file has no best model")
+            raise _bad(self.path, "it has no best model", "a run with keep.best that has ended")
         with _readable(self.path):
             x: np.ndarray = self._open_file["model/best"][()]
         return x

@@ -125,7 +125,7 @@ WRONG = [
     (
         "algorithm={name: area, step_schedule: {name: strongly-convex, mu: 1, L: 2}}",
         "algorithm.step_weights=samples",
-        "one: Theorems 7 and 8, so step_schedule=strongly-convex, are for clients with equal steps",
+        "step_schedule=strongly-convex loses its rate, which is for clients with equal steps; expected one",
     ),
     (
         "algorithm={name: area, step_weights: one, step_schedule: {name: convex, B: 1, radius: 1, events: 9},"
