@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +25,13 @@ NPZ, CSV = ".npz", ".csv"
 ENDINGS = (NPZ, ".h5", ".hdf5")  # of the files that are read, in any case; tables where `target` is given
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0}  # version of the .npy format -> reader of a header
 ARRAYS = ("x", "y", "x_test", "y_test")
+ZEROS_FIRST = re.compile(r"[+-]?0\d")  # of labels such as 01, which are names
+DECIMALS = re.compile(r"^(-?(?:0|[1-9]\d*))\.0*$")  # of whole numbers such as 1.0, which is the label 1 in all files
 Part = tuple[np.ndarray, np.ndarray]
 CLASSES = 1_000_000  # maximum number of classes
 PLAUSIBLE_CLASSES = 1000  # classes that are plausible in any number of rows
 SORTED = "sorted"
+PARTS = ("train", "test", "val", "valid", "validation")  # names of parts of the rows, which are no clients
 CHANNELS = (1, 2, 3, 4)  # numbers of channels that images may have
 
 
@@ -125,6 +129,8 @@ def files_of_clients(folder: Path, endings: Sequence[str]) -> list[list[Path]]:
         said = f"; it has {len(others)} others, such as {others[0].name}" if others else ""
         raise ConfigError("data file", folder, missing + said, expected)
     warn_of_others(folder, others, endings)
+    for found in files or inside:
+        _refuse_part(found, PARTS, "it would be a client")
     if files:
         return [[file] for file in files]
     for found, (held, left_out) in inside.items():
@@ -132,7 +138,16 @@ def files_of_clients(folder: Path, endings: Sequence[str]) -> list[list[Path]]:
             remedy = "remove the folder, or add the client's files"
             raise ConfigError("data file", found, missing, "the files of a client", remedy)
         warn_of_others(found, left_out, endings)
+        for file in held:
+            _refuse_part(file, PARTS[1:], "its rows would be training rows")
     return [held for held, _ in inside.values()]
+
+
+def _refuse_part(found: Path, names: Sequence[str], wrong: str) -> None:
+    """Raises ConfigError for a file or folder that is named as a part of the rows, such as test.npz."""
+    if found.stem.lower() in names:
+        expected = "test rows as the arrays x_test and y_test of the clients' files"
+        raise ConfigError("data file", found, wrong, expected, "or give it another name")
 
 
 def is_table(file: Path) -> bool:
@@ -200,7 +215,7 @@ class Tables:
         x = np.empty((len(rows), len(features)))
         for k, j in enumerate(features):
             try:
-                x[:, k] = [float(row[j]) for row in rows]
+                x[:, k] = [_number(row[j]) for row in rows]
             except ValueError:
                 at = next(n for n, row in enumerate(rows) if not _is_number(row[j]))
                 said = f"column {columns[j]} has {rows[at][j]!r} in row {at + 1}, which is no number"
@@ -210,7 +225,9 @@ class Tables:
         if "" in labels:
             said = f"column {self._target} has no value in row {labels.index('') + 1}"
             raise _unreadable(file, said, "a label in each row", "leave out such rows")
-        return {"x": x, "y": np.array(labels, float if all(map(_is_number, labels)) else str)}
+        if all(map(_is_number, labels)) and not any(map(ZEROS_FIRST.match, labels)):
+            return {"x": x, "y": np.array(labels, float)}
+        return {"x": x, "y": np.array([DECIMALS.sub(r"\1", label) for label in labels])}
 
     def _check(self, file: Path, columns: list[str]) -> None:
         listed = ", ".join(columns)
@@ -228,9 +245,16 @@ class Tables:
             raise _unreadable(file, said, "the same columns in all files")
 
 
+def _number(text: str) -> float:
+    """The number that a text is. Raises ValueError, also for 1_000, which is one in Python alone."""
+    if "_" in text:
+        raise ValueError
+    return float(text)
+
+
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        _number(text)
     except ValueError:
         return False
     return True
@@ -263,6 +287,8 @@ def _read_npz(file: Path, sizes: Sizes) -> dict[str, np.ndarray | None]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
+            if name in found:
+                raise ValueError(f"two arrays have the name {name}")
             found[name] = None
             if name not in ARRAYS:
                 continue

@@ -85,6 +85,8 @@ def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict
         user = None
         try:
             content = parse_json(read_file(file))
+            if unlisted := sorted(set(content["user_data"]) - set(content["users"])):
+                raise ValueError(f"user_data has {unlisted[0]}, which users has not")
             for user in content["users"]:
                 held = content["user_data"][user]
                 if not len(held["y"]):

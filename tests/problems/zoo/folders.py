@@ -1,0 +1,728 @@
+"""Data folders as users have them, each with its right outcome: the rows that are in it, or a line that refuses it.
+
+A function that is `right` writes its folder and returns the rows as they are to be read, of each client (x, y) or
+(x, y, x_test, y_test): features as a row of numbers, and classes. One that is `refused` says what the line says.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import scipy.sparse
+
+Client = tuple[np.ndarray, ...]
+ROWS = (9, 5, 7)  # of the clients
+NAMES = np.array(["cat", "cow", "dog"])  # in sorted order
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is right for a folder."""
+
+    write: Callable[[Path], Any]
+    refused: str = ""  # what the line says; "": it is read
+    line: str = ""  # what a warning says
+    data: dict[str, Any] = field(default_factory=dict)  # options of `problem.data`
+
+
+CASES: dict[str, Case] = {}
+GOOD: list[str] = []  # names of those that are read
+WRONG: list[str] = []  # names of those that are refused
+Writer = Callable[[Path], Any]
+
+
+def right(line: str = "", **data: Any) -> Callable[[Writer], Writer]:
+    def keep(write: Writer) -> Writer:
+        CASES[write.__name__] = Case(write, "", line, data)
+        GOOD.append(write.__name__)
+        return write
+
+    return keep
+
+
+def refused(says: str, **data: Any) -> Callable[[Writer], Writer]:
+    def keep(write: Writer) -> Writer:
+        CASES[write.__name__] = Case(write, says, "", data)
+        WRONG.append(write.__name__)
+        return write
+
+    return keep
+
+
+def clients(*shape: int, seed: int = 0) -> list[Client]:
+    """Rows of three clients with three classes; all numbers have few digits, as in a text file."""
+    rng = np.random.default_rng(seed)
+    sizes = shape or (4,)
+    found = []
+    for rows in ROWS:
+        x = np.round(rng.standard_normal((rows, *sizes)), 3)
+        found.append((x, (np.arange(rows) + (x.reshape(rows, -1)[:, 0] > 0)) % 3))
+    return found
+
+
+def npz(file: Path, x: Any, y: Any, *test: Any, **more: Any) -> None:
+    names = dict(zip(("x_test", "y_test"), test))
+    with file.open("wb") as archive:  # a name would get another ending
+        np.savez(archive, x=x, y=y, **names, **more)
+
+
+def hdf5(file: Path, x: Any, y: Any, **options: Any) -> None:
+    with h5py.File(file, "w") as content:
+        content.create_dataset("x", data=x, **options)
+        content["y"] = y
+
+
+def table(file: Path, x: np.ndarray, y: Any, names: str = "a,b,c,d,target", end: str = "\n", **open_: Any) -> None:
+    lines = [names, *(",".join([*map(str, row), str(label)]) for row, label in zip(x.tolist(), y))]
+    file.write_bytes("".join(line + end for line in lines).encode(open_.get("encoding", "utf-8")))
+
+
+def every(path: Path, change: Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], *shape: int) -> list[Client]:
+    """Three files of the arrays that `change` makes; returns what they were made of."""
+    made = clients(*shape)
+    for k, (x, y) in enumerate(made):
+        npz(path / f"site{k}.npz", *change(x, y))
+    return made
+
+
+def second(path: Path, change: Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]) -> list[Client]:
+    """Three good files, but for the second, which `change` makes."""
+    made = every(path, lambda x, y: (x, y))
+    npz(path / "site1.npz", *change(*made[1]))
+    return made
+
+
+def changed(x: np.ndarray, at: Any, value: Any) -> np.ndarray:
+    x = x.copy()
+    x[at] = value
+    return x
+
+
+# -- files and folders -------------------------------------------------------------------------------------------------
+@right()
+def archives(path: Path) -> Any:
+    """Test rows in two of three files are those of the clients, and together the test set."""
+    made = clients()
+    made = [(*made[0], *clients(seed=1)[1]), made[1], (*made[2], *clients(seed=1)[2])]
+    for k, arrays in enumerate(made):
+        npz(path / f"site{k}.npz", *arrays)
+    return made
+
+
+@right()
+def mixed_formats_and_endings(path: Path) -> Any:
+    """Every ending in any case."""
+    one, two, three = clients()
+    npz(path / "a.NPZ", *one)
+    hdf5(path / "b.HDF5", *two, compression="gzip", shuffle=True, chunks=True)
+    hdf5(path / "c.h5", *three)
+    return [one, two, three]
+
+
+@right()
+def names_that_differ_in_case(path: Path) -> Any:
+    """Two clients."""
+    one, two, _ = clients()
+    npz(path / "SITE.npz", *one)
+    npz(path / "site.npz", *two)
+    return [one, two]
+
+
+@right()
+def one_file(path: Path) -> Any:
+    """One client."""
+    npz(path / "all.npz", *clients()[0])
+    return clients()[:1]
+
+
+@right()
+def folder_for_each_client(path: Path) -> Any:
+    """The rows of all files of a folder, in order of names; those of another language's letters too."""
+    one, two, three = clients()
+    for name, parts in {"Müller": [three], "site 1": [one, two]}.items():
+        (path / name).mkdir()
+        for k, part in enumerate(parts):
+            npz(path / name / f"{k}.npz", *part)
+    return [three, (np.r_[one[0], two[0]], np.r_[one[1], two[1]])]
+
+
+@right()
+def links(path: Path) -> Any:
+    """Files may be links, and the folder of a client may be one."""
+    one, *_ = clients()
+    (path / ".kept").mkdir()
+    npz(path / ".kept/data.bin", *one)
+    for k in range(2):
+        (path / f"site{k}.npz").symlink_to(path / ".kept/data.bin")
+    return [one, one]
+
+
+@right()
+def hidden_files_of_a_mac(path: Path) -> Any:
+    """`._site0.npz` and `__MACOSX` are no clients."""
+    made = every(path, lambda x, y: (x, y))
+    (path / "__MACOSX").mkdir()
+    for name in ("._site0.npz", "__MACOSX/._site1.npz", ".DS_Store"):
+        (path / name).write_bytes(b"\0\5\26\7")
+    return made
+
+
+@right(line="1 file is left out, such as site3.parquet")
+def a_file_that_is_not_read(path: Path) -> Any:
+    """A line."""
+    made = every(path, lambda x, y: (x, y))
+    (path / "site3.parquet").write_bytes(b"PAR1")
+    return made
+
+
+@refused("no file ends in .npz")
+def pickles(path: Path) -> None:
+    """What only pickle reads is not read."""
+    (path / "site0.pkl").write_bytes(pickle.dumps(clients()[0]))
+
+
+@refused("no file ends in .npz")
+def nothing(path: Path) -> None:
+    """An empty folder."""
+
+
+@refused("both files and folders")
+def files_and_folders(path: Path) -> None:
+    """Which of them are the clients?"""
+    every(path, lambda x, y: (x, y))
+    (path / "more").mkdir()
+    npz(path / "more/site3.npz", *clients()[0])
+
+
+@refused("test.npz: it would be a client")
+def test_rows_as_a_file(path: Path) -> None:
+    """A test set beside the clients."""
+    every(path, lambda x, y: (x, y))
+    npz(path / "test.npz", *clients(seed=1)[0])
+
+
+@refused("test: it would be a client")
+def train_and_test(path: Path) -> None:
+    """Two folders with the clients' files."""
+    for half in ("train", "test"):
+        (path / half).mkdir()
+        npz(path / half / "site0.npz", *clients()[0])
+
+
+@refused("site0/test.npz: its rows would be training rows")
+def test_rows_in_a_folder(path: Path) -> None:
+    """Files of one client."""
+    (path / "site0").mkdir()
+    npz(path / "site0/train.npz", *clients()[0])
+    npz(path / "site0/test.npz", *clients()[1])
+
+
+@refused("site1.npz: cannot be read")
+def link_to_nowhere(path: Path) -> None:
+    """The line has the file."""
+    npz(path / "site0.npz", *clients()[0])
+    (path / "site1.npz").symlink_to(path / "gone.npz")
+
+
+@refused("not a regular file")
+def pipe(path: Path) -> None:
+    """A named pipe is not waited for."""
+    os.mkfifo(path / "site0.npz")
+
+
+@refused("site1.npz: cannot be read")
+def empty_file(path: Path) -> None:
+    """Zero bytes."""
+    npz(path / "site0.npz", *clients()[0])
+    (path / "site1.npz").touch()
+
+
+@refused("site0.npz: cannot be read")
+def truncated(path: Path) -> None:
+    """A copy that was cut off."""
+    npz(path / "whole", *clients()[0])
+    (path / "site0.npz").write_bytes((path / "whole").read_bytes()[:-100])
+    (path / "whole").unlink()
+
+
+@refused("site0.h5: cannot be read")
+def wrong_ending(path: Path) -> None:
+    """An archive under the name of another format."""
+    npz(path / "site0.h5", *clients()[0])
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+@right()
+def big_endian(path: Path) -> Any:
+    """The bytes of another machine."""
+    return every(path, lambda x, y: (x.astype(">f8"), y.astype(">i4")))
+
+
+@right()
+def small_types(path: Path) -> Any:
+    """float16, int8, uint8 and bool, unscaled."""
+    parts = [(x.astype(t), y) for (x, y), t in zip(clients(), (np.float16, np.int8, bool))]
+    parts.append((np.abs(clients()[0][0] * 2).astype(np.uint8), clients()[0][1].astype(np.uint8)))
+    for k, part in enumerate(parts):
+        npz(path / f"site{k}.npz", *part)
+    return [(x.astype(float), y.astype(int)) for x, y in parts]
+
+
+@right()
+def order_of_fortran(path: Path) -> Any:
+    """Column by column in the file."""
+    return every(path, lambda x, y: (np.asfortranarray(x), y))
+
+
+@right()
+def labels_that_are_floating_whole_numbers(path: Path) -> Any:
+    """As pandas writes them."""
+    return every(path, lambda x, y: (x, y.astype(float)))
+
+
+@right()
+def labels_with_gaps(path: Path) -> Any:
+    """The number of classes is the largest label plus 1."""
+    return [(x, y * 3) for x, y in every(path, lambda x, y: (x, y * 3))]
+
+
+@right()
+def labels_of_minus_one_and_one(path: Path) -> Any:
+    """Classes 0 and 1."""
+    return [(x, y % 2) for x, y in every(path, lambda x, y: (x, 2 * (y % 2) - 1))]
+
+
+@right(labels="sorted")
+def labels_by_name(path: Path) -> Any:
+    """Classes in the order of the names; bytes in HDF5."""
+    made = clients()
+    for k, (x, y) in enumerate(made):
+        npz(path / f"site{k}.npz", x, NAMES[y]) if k else hdf5(path / "site0.h5", x, NAMES[y].astype("S"))
+    return made
+
+
+@right(labels={"cow": 0, "cat": 2, "dog": 1, "owl": 4})
+def labels_with_classes_given(path: Path) -> Any:
+    """The classes that are given, and one that no row has."""
+    order = np.array([2, 0, 1])
+    return [(x, order[y]) for x, y in every(path, lambda x, y: (x, NAMES[y]))]
+
+
+@right()
+def pictures(path: Path) -> Any:
+    """(rows, height, width): pixels row by row."""
+    return [(x.reshape(len(x), -1), y) for x, y in every(path, lambda x, y: (x, y), 2, 3)]
+
+
+@right()
+def pictures_with_channels(path: Path) -> Any:
+    """(rows, height, width, channels): the first channel first."""
+    made = every(path, lambda x, y: (x, y), 2, 3, 2)
+    return [(np.moveaxis(x, 3, 1).reshape(len(x), -1), y) for x, y in made]
+
+
+@right()
+def other_arrays_beside(path: Path) -> Any:
+    """Arrays with other names, pickled ones too, are not read."""
+    made = clients()
+    for k, part in enumerate(made):
+        npz(path / f"site{k}.npz", *part, names=np.array([{"a": 1}], object), weights=np.ones(3))
+    return made
+
+
+class Canary:
+    """Writes a file when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("unpickled",)
+
+
+@refused("site0.npz: y holds Python objects")
+def pickled_array(path: Path) -> None:
+    """Never loaded: the program in it does not run."""
+    x, y = clients()[0]
+    npz(path / "site0.npz", x, np.array([Canary()] * len(y), object))
+
+
+@refused("site1.npz: x[3, 2] is nan")
+def not_a_number(path: Path) -> None:
+    """The line has the place."""
+    second(path, lambda x, y: (changed(x, (3, 2), np.nan), y))
+
+
+@refused("site1.npz: x[0, 1] is -inf")
+def infinite(path: Path) -> None:
+    """Likewise."""
+    second(path, lambda x, y: (changed(x, (0, 1), -np.inf), y))
+
+
+@refused("site0.npz: x_test")
+def not_a_number_in_the_test(path: Path) -> None:
+    """Test rows, too."""
+    x, y = clients()[0]
+    npz(path / "site0.npz", x, y, changed(x, (1, 0), np.nan), y)
+
+
+@refused("problem.dtype=float32")
+def too_large_for_the_type(path: Path) -> None:
+    """Finite in the file and infinite in float32."""
+    second(path, lambda x, y: (changed(x, (3, 2), 1e300), y))
+
+
+@refused("site1.npz: its rows have the shape (3,)")
+def other_features(path: Path) -> None:
+    """One column fewer."""
+    second(path, lambda x, y: (x[:, 1:], y))
+
+
+@refused("site1.npz: x is float64 of shape (5,)")
+def one_axis(path: Path) -> None:
+    """One feature as a row."""
+    second(path, lambda x, y: (x[:, 0], y))
+
+
+@refused("site0.npz: x is float64 of shape ()")
+def no_axis(path: Path) -> None:
+    """A number."""
+    npz(path / "site0.npz", 1.0, 0)
+
+
+@refused("transpose(0, 2, 3, 1)")
+def channels_first(path: Path) -> None:
+    """Images in torch's order."""
+    every(path, lambda x, y: (x, y), 3, 8, 8)
+
+
+@refused("site1.npz: y has the shape (4,), and x 5 rows")
+def other_rows(path: Path) -> None:
+    """A label too few."""
+    second(path, lambda x, y: (x, y[1:]))
+
+
+@refused("site1.npz: y has the shape (5, 3)")
+def one_hot(path: Path) -> None:
+    """Labels as vectors."""
+    second(path, lambda x, y: (x, np.eye(3)[y]))
+
+
+@refused("site1.npz: y[0] is 0.5")
+def regression(path: Path) -> None:
+    """Targets that are no labels."""
+    second(path, lambda x, y: (x, y + 0.5))
+
+
+@refused("site1.npz: y[2] is nan")
+def missing_label(path: Path) -> None:
+    """A label that is not known."""
+    second(path, lambda x, y: (x, changed(y.astype(float), 2, np.nan)))
+
+
+@refused("site1.npz: it has the label -1")
+def negative_label(path: Path) -> None:
+    """One of them."""
+    second(path, lambda x, y: (x, changed(y, 2, -1)))
+
+
+@refused("site1.npz: it has the label 5000")
+def large_label(path: Path) -> None:
+    """More classes than rows."""
+    second(path, lambda x, y: (x, changed(y, 2, 5000)))
+
+
+@refused("site1.npz: the largest label is 18446744073709551615")
+def huge_label(path: Path) -> None:
+    """-1 of unsigned integers."""
+    second(path, lambda x, y: (x, changed(y.astype(np.uint64), 2, 2**64 - 1)))
+
+
+@refused("the labels are text, such as cow")
+def labels_without_classes(path: Path) -> None:
+    """The line says what to set."""
+    every(path, lambda x, y: (x, NAMES[y]))
+
+
+@refused("the label dog has no class", labels={"cat": 0, "cow": 1})
+def label_without_a_class(path: Path) -> None:
+    """One that is not given."""
+    every(path, lambda x, y: (x, NAMES[y]))
+
+
+@refused("site0.npz: x has no rows")
+def client_without_rows(path: Path) -> None:
+    """An empty array."""
+    npz(path / "site0.npz", np.empty((0, 4)), np.empty(0, int))
+
+
+@refused("site0.npz: no array y; it has data, format, indices, indptr, shape, x")
+def sparse(path: Path) -> None:
+    """What SciPy saves of a sparse matrix."""
+    x = scipy.sparse.csr_matrix(clients()[0][0])
+    scipy.sparse.save_npz(path / "site0.npz", x)
+    with zipfile.ZipFile(path / "site0.npz", "a") as archive:
+        archive.writestr("x.npy", _bytes(np.ones((2, 2))))
+
+
+@refused("site0.npz: x is [(")
+def structured(path: Path) -> None:
+    """Columns with names."""
+    x, y = clients()[0]
+    npz(path / "site0.npz", np.array([*map(tuple, x)], [("a", float), ("b", float), ("c", float), ("d", float)]), y)
+
+
+@refused("site0.npz: x is complex128")
+def complex_numbers(path: Path) -> None:
+    """No real features."""
+    x, y = clients()[0]
+    npz(path / "site0.npz", x + 1j, y)
+
+
+@refused("site0.npz: x is <U")
+def numbers_as_text(path: Path) -> None:
+    """A table that was read as text."""
+    x, y = clients()[0]
+    npz(path / "site0.npz", x.astype(str), y)
+
+
+@refused("times the")
+def bomb(path: Path) -> None:
+    """A GiB of zeros in a MiB."""
+    with zipfile.ZipFile(path / "site0.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**25, 4)})
+        archive.writestr("x.npy", header.getvalue() + bytes(1 << 20))
+        archive.writestr("y.npy", _bytes(np.zeros(2**25, np.int8)[:10]))
+
+
+@refused("site0.npz: cannot be read: two arrays have the name x")
+def two_arrays_of_one_name(path: Path) -> None:
+    """Which of them is meant?"""
+    x, y = clients()[0]
+    with zipfile.ZipFile(path / "site0.npz", "w") as archive:
+        for name, array in (("x.npy", x), ("y.npy", y), ("x", 0 * x)):
+            archive.writestr(name, _bytes(array))
+
+
+@refused("site0.h5: cannot be read")
+def link_to_another_file(path: Path) -> None:
+    """HDF5's links to other files are not followed."""
+    hdf5(path / ".elsewhere", *clients()[0])
+    with h5py.File(path / "site0.h5", "w") as content:
+        content["x"], content["y"] = h5py.ExternalLink(".elsewhere", "x"), clients()[0][1]
+
+
+@refused("y holds values of variable length")
+def text_of_variable_length(path: Path) -> None:
+    """h5py's usual text."""
+    x, y = clients()[0]
+    hdf5(path / "site0.h5", x, NAMES[y].astype(h5py.string_dtype()))
+
+
+@refused("no array x; it has none")
+def arrays_in_a_group(path: Path) -> None:
+    """One level too deep."""
+    with h5py.File(path / "site0.h5", "w") as content:
+        content["data/x"], content["data/y"] = clients()[0]
+
+
+def _bytes(array: np.ndarray) -> bytes:
+    held = io.BytesIO()
+    np.save(held, array)
+    return held.getvalue()
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+@right(target="target", labels="sorted")
+def tables(path: Path) -> Any:
+    """Columns in any order, a byte order mark, line ends of Windows, quotes, blank lines."""
+    one, two, three = clients()
+    table(path / "a.csv", one[0], NAMES[one[1]])
+    table(path / "b.CSV", two[0], [f'"{name}"' for name in NAMES[two[1]]], end="\r\n\r\n", encoding="utf-8-sig")
+    table(path / "c.csv", three[0][:, ::-1], NAMES[three[1]], 'd,c,"b",a,target')
+    return [one, two, three]
+
+
+@right(target="target")
+def table_beside_an_archive(path: Path) -> Any:
+    """Features in the order of the table's columns."""
+    one, two, _ = clients()
+    table(path / "a.csv", *one)
+    npz(path / "b.npz", *two)
+    return [one, two]
+
+
+@right(target="first, of all", labels="sorted")
+def names_with_commas(path: Path) -> Any:
+    """In quotes, with a quote."""
+    one, *_ = clients()
+    labels = np.array(['"a, ""b"""', '"b"', "c"])[one[1]]
+    table(path / "a.csv", one[0], labels, 'a,b,c,d,"first, of all"')
+    return [one]
+
+
+@right(target="target", labels="sorted")
+def labels_with_leading_zeros(path: Path) -> Any:
+    """01 and 1 are two labels."""
+    one, *_ = clients()
+    table(path / "a.csv", one[0], np.array(["01", "1", "2"])[one[1]])
+    return [one]
+
+
+@right(target="target", labels="sorted")
+def labels_with_decimals(path: Path) -> Any:
+    """1.0, as pandas writes a column with gaps, is the label 1 of another table, also where that has names."""
+    one, two, _ = clients()
+    few = one[1] < 2
+    table(path / "a.csv", one[0][few], np.array(["1.0", "2.0"])[one[1][few]])
+    table(path / "b.csv", two[0], np.array(["1", "2", "x"])[two[1]])
+    return [(one[0][few], one[1][few]), two]
+
+
+@refused("a.csv is a table")
+def table_without_a_target(path: Path) -> None:
+    """The line says what to set."""
+    table(path / "a.csv", *clients()[0])
+
+
+@refused("has no such column", target="target")
+def table_without_a_header(path: Path) -> None:
+    """The first row is no header."""
+    table(path / "a.csv", *clients()[0], names="0.1,0.2,0.3,0.4,1")
+
+
+@refused("has no such column; it has a;b;c;d;target", target="target")
+def semicolons(path: Path) -> None:
+    """As Excel writes them in many countries."""
+    table(path / "a.csv", *clients()[0])
+    (path / "a.csv").write_text((path / "a.csv").read_text().replace(",", ";"))
+
+
+@refused("column b has '' in row 2", target="target")
+def missing_value(path: Path) -> None:
+    """An empty cell."""
+    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,,1\n")
+
+
+@refused("column b has 'NA' in row 2", target="target")
+def not_available(path: Path) -> None:
+    """Another way to say so."""
+    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,NA,1\n")
+
+
+@refused("x[1, 1] is nan", target="target")
+def table_with_nan(path: Path) -> None:
+    """And another."""
+    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,nan,1\n")
+
+
+@refused("column target has no value in row 2", target="target")
+def no_label(path: Path) -> None:
+    """An empty label."""
+    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,4,\n")
+
+
+@refused("row 2 has 2 values", target="target")
+def short_row(path: Path) -> None:
+    """A row that was cut off."""
+    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,4\n")
+
+
+@refused("column b is either here or in", target="target")
+def other_columns(path: Path) -> None:
+    """A column in one file alone."""
+    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,4,1\n")
+    (path / "b.csv").write_text("a,c,target\n1,2,0\n3,4,1\n")
+
+
+@refused("all different", target="target")
+def column_twice(path: Path) -> None:
+    """Two columns of one name."""
+    (path / "a.csv").write_text("a,a,target\n1,2,0\n3,4,1\n")
+
+
+@refused("to_csv(index=False)", target="target")
+def numbers_of_rows(path: Path) -> None:
+    """The unnamed first column of pandas is no feature."""
+    (path / "a.csv").write_text(",a,target\n0,2,0\n1,4,1\n")
+
+
+@refused("column a has '1_000' in row 1", target="target")
+def underscores(path: Path) -> None:
+    """Numbers of Python alone."""
+    (path / "a.csv").write_text("a,b,target\n1_000,2,0\n3,4,1\n")
+
+
+@refused("a.csv: cannot be read", target="target")
+def other_encoding(path: Path) -> None:
+    """UTF-16."""
+    table(path / "a.csv", *clients()[0], encoding="utf-16")
+
+
+@refused("x has no rows", target="target")
+def header_alone(path: Path) -> None:
+    """No row."""
+    (path / "a.csv").write_text("a,b,target\n")
+
+
+# -- LEAF --------------------------------------------------------------------------------------------------------------
+def leaf(path: Path, users: dict[str, Any], half: str = "train", name: str = "a.json", more: Any = ()) -> None:
+    (path / half).mkdir(exist_ok=True)
+    content = {"users": [*users], "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
+    (path / half / name).write_text(json.dumps(content | dict(more)))
+
+
+def user(x: Any, y: Any) -> dict[str, Any]:
+    return {"x": np.asarray(x).tolist(), "y": np.asarray(y).tolist()}
+
+
+@right(name="leaf")
+def leaf_users(path: Path) -> Any:
+    """Two files, one ending in .JSON; a user without rows is no client."""
+    one, two, three = clients()
+    test = clients(seed=1)[1]
+    leaf(path, {"u1": user(*one), "u0": user(*two), "none": user([], [])})
+    leaf(path, {"u2": user(*three)}, name="b.JSON")
+    leaf(path, {"u0": user(*test)}, half="test")
+    return [one, (*two, *test), three]
+
+
+@refused("user u0: another file has this user too", name="leaf")
+def leaf_user_twice(path: Path) -> None:
+    """In two files."""
+    leaf(path, {"u0": user(*clients()[0])})
+    leaf(path, {"u0": user(*clients()[1])}, name="b.json")
+
+
+@refused("user u1: ", name="leaf")
+def leaf_rows_of_unlike_lengths(path: Path) -> None:
+    """No table."""
+    leaf(path, {"u0": user(*clients()[0]), "u1": {"x": [[1, 2], [3]], "y": [0, 1]}})
+
+
+@refused("user u0: x is no list of rows of finite numbers", name="leaf")
+def leaf_nan(path: Path) -> None:
+    """NaN, as Python writes and reads it."""
+    x, y = clients()[0]
+    leaf(path, {"u0": user(changed(x, (0, 0), np.nan), y)})
+
+
+@refused("user_data has u1, which users has not", name="leaf")
+def leaf_user_that_is_not_listed(path: Path) -> None:
+    """Rows that nobody would read."""
+    one, two, _ = clients()
+    leaf(path, {"u0": user(*one), "u1": user(*two)}, more={"users": ["u0"]})
+
+
+@refused("no such file", name="leaf")
+def leaf_without_train(path: Path) -> None:
+    """The JSON files are in the folder itself."""
+    leaf(path, {"u0": user(*clients()[0])}, half=".")
