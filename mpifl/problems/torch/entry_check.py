@@ -122,6 +122,9 @@ def _check_module(settings: ProblemSettings, module: nn.Module) -> None:
         if p.requires_grad and p.numel() and (other := places.setdefault(p.data_ptr(), name)) != name:
             wrong = f"{other} and {name} share their memory, and are two parameters"
             raise entry_error(settings, wrong, "tied weights that are one parameter (b.weight = a.weight)")
+    if any(type(part).__name__ == "OptimizedModule" or part._compiled_call_impl for part in module.modules()):
+        wrong = "the module is one of torch.compile, whose arithmetic depends on the batches before"
+        raise entry_error(settings, wrong, "a module that is not compiled")
     for name, part in running_statistics(module).items():
         if part.dtype != getattr(torch, settings.dtype):
             raise _mismatch(settings, part.dtype, f"the module's buffer {name} is", "module.to")
@@ -297,6 +300,9 @@ def check_module_and_loss(
     if effects.other_draws:
         wrong = f"the module or the loss draws from {effects.other_draws}'s generator"
         raise entry_error(settings, wrong, "draws from torch's generator alone")
+    if effects.remembers:
+        wrong = "the loss of the same rows depends on earlier passes"
+        raise entry_error(settings, wrong, "the same value each time, as clients share the module and the loss")
     return Tried(found, targets, effects.draws)
 
 
@@ -320,17 +326,34 @@ def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Any
         raise entry_error(
             settings, "the loss does not depend on the module's parameters", "one that can be differentiated"
         )
+    if (stray := _parameter_outside(value, made.module)) is not None:
+        wrong = f"the loss depends on a parameter of shape {[*stray.shape]} that is not in the module"
+        raise entry_error(settings, wrong, "parameters of the module alone, as no others are trained")
     if not torch.isfinite(value):
         wrong = f"the loss of the first rows of {whose} is {value.item()}"
         raise entry_error(settings, wrong, "a finite loss at the initial model")
     with _as_config_error(settings, "", "a loss that can be differentiated"):
         value.backward()
-    if isinstance(y, Tensor) and outputs.shape[:1] == y.shape[:1]:  # the first row twice, and four times
+    if isinstance(y, Tensor) and outputs.shape[:1] == y.shape[:1]:  # the first row twice, and three times
         row = outputs.detach()[:1], y[:1]
         with _as_config_error(settings, f"{whose}: ", "a loss that takes the module's outputs and the targets"):
-            two, four = (float(made.loss(*(part.repeat_interleave(m, 0) for part in row))) for m in (2, 4))
-        if abs(two) > 1e-6 and abs(four - 2 * two) < 1e-3 * abs(two):
+            two, three = (float(made.loss(*(part.repeat_interleave(m, 0) for part in row)).detach()) for m in (2, 3))
+        if abs(two) > 1e-6 and abs(three - 1.5 * two) < 1e-3 * abs(two):
             raise entry_error(settings, "the loss is the sum over the rows", "their mean")
+
+
+def _parameter_outside(value: Tensor, module: nn.Module) -> Tensor | None:
+    """A parameter that the value depends on and that is none of the module's; None: there is none."""
+    known, nodes, seen = {p.data_ptr() for p in module.parameters()}, [value.grad_fn], set()
+    while nodes:
+        if (node := nodes.pop()) is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter) and leaf.data_ptr() not in known:
+            return leaf
+        nodes += [before for before, _ in node.next_functions]
+    return None
 
 
 def _try_predict(

@@ -45,7 +45,7 @@ class Flat:
     """
 
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, averaged: bool) -> None:
-        self.module = module.to(device)
+        self.module = module.to(device).train()  # as a whole, also where a part of it was not
         weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
         stats = running_statistics(module)
         for part in (*weights.values(), *stats.values()):

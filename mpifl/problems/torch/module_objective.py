@@ -101,6 +101,8 @@ class Shared:
         for p in self.regularised:
             if p.grad is None:  # the parameter has no part in the loss
                 p.grad = torch.zeros_like(p)
+            if p.grad.is_sparse:
+                p.grad = p.grad.to_dense()
             p.grad.add_(p.detach(), alpha=self.l2)
 
 
@@ -279,7 +281,7 @@ def measure(shared: Shared, rows: Examples) -> Measured:
     """Losses and predictions of the rows."""
     parts = []
     for found, y, count in outputs(shared, rows):
-        right, counted = shared.prediction.count(found, y) if shared.prediction else (0, 0)
+        right, counted = shared.prediction.count(found.clone(), y) if shared.prediction else (0, 0)
         parts.append(Measured(count, float(shared.loss(found, y)) * count, right, counted))
     return Measured.sum(parts)
 

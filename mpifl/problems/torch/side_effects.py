@@ -11,6 +11,7 @@ import random
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from math import isclose, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ class SideEffects(NamedTuple):
 
     constants: list[str]  # names of parameters and buffers that have changed
     attributes: list[str]  # names of attributes whose values depend on earlier passes
+    remembers: bool  # whether the loss of the same rows depends on earlier passes
     draws: bool  # whether evaluations draw from torch's generator
     other_draws: str  # whose generator passes draw from, if not torch's; "": from none
 
@@ -80,28 +82,30 @@ def find_side_effects(
         for_evaluation: Puts a module into the mode in which models are evaluated.
     """
 
-    def passed(mode: Callable[[nn.Module], Any], module: nn.Module, loss: Loss) -> bool:
-        """One pass; whether it draws from torch's generator."""
+    def passed(mode: Callable[[nn.Module], Any], module: nn.Module, loss: Loss) -> tuple[bool, float]:
+        """One pass; whether it draws from torch's generator, and the loss."""
         mode(module)
         before = torch.random.get_rng_state()
         x, y = rows()
-        loss(module(x), y)
-        return not torch.equal(before, torch.random.get_rng_state())
+        value = float(loss(module(x), y).detach())
+        return not torch.equal(before, torch.random.get_rng_state()), value
 
-    def left(module: nn.Module, loss: Loss) -> tuple[bool, dict[str, Any]]:
-        """Whether evaluations draw, and the attributes after a pass in either mode."""
+    def left(module: nn.Module, loss: Loss) -> tuple[bool, float, dict[str, Any]]:
+        """Whether evaluations draw, the loss in training, and the attributes after a pass in either mode."""
         with torch.no_grad():
-            draws = seeded(0, lambda: passed(for_evaluation, module, loss))
-        seeded(0, lambda: passed(nn.Module.train, module, loss))
-        return draws, dict(_attributes(module, loss))
+            draws, _ = seeded(0, lambda: passed(for_evaluation, module, loss))
+        _, value = seeded(0, lambda: passed(nn.Module.train, module, loss))
+        return draws, value, dict(_attributes(module, loss))
 
     others = _other_generators()
-    draws, mine = left(module, loss)
+    draws, first, mine = left(module, loss)
     changed = [name for name, part in constants(module).items() if not _same(part, fresh.constants.get(name))]
-    _, theirs = left(fresh.module, fresh.loss)
+    _, second, theirs = left(fresh.module, fresh.loss)
     after = _other_generators()
     names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
-    return SideEffects(changed, names, draws, next((whose for whose in others if others[whose] != after[whose]), ""))
+    remembers = not (isclose(first, second, rel_tol=1e-5, abs_tol=1e-7) or isnan(first))
+    whose = next((whose for whose in others if others[whose] != after[whose]), "")
+    return SideEffects(changed, names, remembers, draws, whose)
 
 
 def _other_generators() -> dict[str, Any]:
