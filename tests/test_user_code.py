@@ -96,7 +96,7 @@ class Local:
     ],
 )
 def test_what_no_name_leads_to_is_refused(thing: Any, name: str) -> None:
-    text = f":{name}: a function or class at the top level of a module or notebook"
+    text = f":{name}: ranks and replays cannot find it by this name; expected a function or class"
     for key, given in (
         ("algorithm.name", {"algorithm": {"name": thing}}),
         ("problem.entry", {"problem": {"entry": thing}}),

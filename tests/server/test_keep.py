@@ -117,8 +117,8 @@ def test_a_run_in_real_time_ends_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("keep.best=validation_loss", "keep.best=validation_loss: train_loss, or problem.validation_split such as 0.1"),
-        ("stop.plateau={}", "stop.plateau.metric=validation_loss: train_loss, or problem.validation_split"),
+        ("keep.best=validation_loss", "keep.best=validation_loss: there are no validation rows; expected train_loss"),
+        ("stop.plateau={}", "stop.plateau.metric=validation_loss: there are no validation rows; expected train_loss"),
         ("keep.best=test_loss", "keep.best=test_loss: "),
         ("stop.plateau={evaluations: 0}", "stop.plateau.evaluations=0: "),
     ],
