@@ -107,20 +107,44 @@ class Checkpoint:
 
     def check(self) -> None:
         """Reads every file: first all checksums, then the contents. Raises Unusable."""
-        for name, written in self._files.items():
-            self._check_size(name)
-            try:
-                with open_regular(self.folder / name, follow_links=False) as file:
-                    found = checksum(file)
-            except OSError as error:
-                raise Unusable(f"cannot be read: {name}: {error_text(error)}") from error
-            if found != written:
-                raise Unusable(f"is damaged: {name} has other bytes than were written")
+        for name in self._files:
+            self._check_file(name)
         for rank in self.ranks:
             check_part(self.folder / part_name(self.number, rank), self.number, rank)
         for segment, first in self._segments():
             with opened_segment(self.folder / segment.name, segment, first):
                 pass
+
+    def rewrite_segments(self, read: ReadRows) -> None:
+        """Writes segments that are missing or truncated again from rows of the run, if the other files are right.
+
+        Raises Unusable.
+        """
+        absent = {segment.name for segment in self.manifest.segments if not self._is_whole(segment.name)}
+        if not absent:
+            return
+        for name in self._files.keys() - absent:
+            self._check_file(name)
+        with contextlib.suppress(ConfigError, OSError, TypeError, ValueError):  # `check` names what is missing
+            keep_segments(self.folder, self.manifest.segments, read)
+
+    def _is_whole(self, name: str) -> bool:
+        try:
+            self._check_size(name)
+        except Unusable:
+            return False
+        return True
+
+    def _check_file(self, name: str) -> None:
+        """Raises Unusable for a file that does not have its size and checksum."""
+        self._check_size(name)
+        try:
+            with open_regular(self.folder / name, follow_links=False) as file:
+                found = checksum(file)
+        except OSError as error:
+            raise Unusable(f"cannot be read: {name}: {error_text(error)}") from error
+        if found != self._files[name]:
+            raise Unusable(f"is damaged: {name} has other bytes than were written")
 
     def check_sizes(self) -> None:
         """Raises Unusable where a file is not there or not whole."""
@@ -201,8 +225,7 @@ def newest(
             if is_undone(checkpoint.manifest):
                 raise Unusable("is of a part of the run that was undone")
             if read is not None:
-                with contextlib.suppress(ConfigError, OSError, TypeError, ValueError):  # `check` names what is missing
-                    keep_segments(folder, checkpoint.manifest.segments, read)
+                checkpoint.rewrite_segments(read)
             checkpoint.check()
             return checkpoint, passed
         except Unusable as error:

@@ -57,7 +57,7 @@ def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
     first, key, missing, existing, own, failed, again, resumed, last = replies[0]
     assert first[:3] == ["completed", "results/small.h5", 60] and last[:3] == ["completed", "last.h5", 60]
     assert key[0] == "ConfigError" and key[1].endswith("the nearest is algorithm.step_size")
-    assert missing == ["ConfigError", "job=none.yaml: no such file"]
+    assert missing == ["ConfigError", "job=none.yaml: no such file; expected an existing job file"]
     assert existing[0] == "ConfigError" and "overwrite=true" in existing[1]
     assert own[0] == "ConfigError" and "nowhere:Own" in own[1]
     assert failed[0] == "RunFailed" and "the rule train broke" in failed[1]

@@ -42,7 +42,7 @@ def test_a_gpu_where_there_is_none(run: Start, tmp_path: Path, device: str, rank
     who = r" \(rank [12]\)" if ranks else ""
     assert not (tmp_path / "none.h5").exists()
     (line,) = [text for text in done.err.splitlines() if text.startswith("mpifl: ")]
-    says = rf"mpifl: problem\.torch\.device={device}: cpu: torch finds no GPU on \S+{who}"
+    says = rf"mpifl: problem\.torch\.device={device}: torch finds no GPU on \S+; expected cpu{who}"
     assert re.fullmatch(says, line), str(done)
 
 

@@ -29,7 +29,8 @@ def test_a_run_without_room_is_refused_on_all_ranks(tmp_path: Path) -> None:
     other = ["run", str(write(tmp_path, "a", job(AREA))), "memory.client_states=0", "memory.folder=missing"]
     huge, missing = in_one_job(tmp_path, 3, [["run", str(file), "output=huge.h5"], other])
     assert one_line(huge, "for 3 ranks (free on ") and "memory.check=false" in huge.err, huge
-    assert one_line(missing, "memory.folder=missing: a folder in which a file can be made (No such file"), missing
+    text = "memory.folder=missing: rank 1: no file for the clients' states can be made there: No such file"
+    assert one_line(missing, text), missing
 
 
 def test_a_full_disk_is_one_line(run: Start, tmp_path: Path) -> None:

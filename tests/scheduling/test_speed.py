@@ -261,12 +261,14 @@ def test_a_replay_of_measured_indicators(recorded: Path, tmp_path: Path) -> None
 
 @pytest.mark.damaged
 def test_a_replay_reads_the_recorded_times(recorded: Path, tmp_path: Path) -> None:
-    """With other times in the file, the same order of arrivals gives another run."""
+    """With other times in the file, the same order of arrivals gives another run, which is reported."""
     path = tmp_path / "tampered.h5"
     path.write_bytes(recorded.read_bytes())
     with h5py.File(path, "r+", libver="latest") as file:
         client = file["updates/client"][()]
         file["updates/exchange"][...] = np.where(client == 0, 100.0, file["updates/exchange"][()])
-    found = differing(recorded, repeat(path, tmp_path / "again.h5"), but=("events",))
+    with pytest.raises(mpifl.RunFailed, match=r"updates row \d+: local_steps is 2, the replay has \d+"):
+        repeat(path, tmp_path / "again.h5")
+    found = differing(recorded, tmp_path / "again.h5", but=("events",))
     assert {"updates/local_steps", "updates/exchange", "model/x"} <= set(found)
     assert not {"updates/time", "updates/client", "updates/compute"} & set(found)
