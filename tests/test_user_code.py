@@ -122,6 +122,7 @@ print(run.attrs["clients"], run.config["problem"]["entry"])
 """
 
 
+@pytest.mark.long
 def test_a_function_of_a_script_or_notebook_as_entry(folder: Path) -> None:
     """It is recorded under the name `__main__:make`, which leads to it in this process and in no other."""
     pytest.importorskip("torch")

@@ -188,8 +188,9 @@ def test_a_program_gets_its_interrupt_back(hanging: Any, start: Start, tmp_path:
     assert command.ends_well().out == "Interrupted 130\ninterrupted\n", str(command)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, long(signal.SIGINT)])
-@pytest.mark.parametrize("every", [0.5, long(None)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("every", [0.5, None])
 def test_the_command_of_a_run_whose_launcher_got_a_signal_continues_it(
     start: Start, tmp_path: Path, number: signal.Signals, every: float | None
 ) -> None:
