@@ -46,7 +46,7 @@ def new_file(path: Path, overwrite: bool, aside: Path | None = None) -> Iterator
     file = None
     try:
         refuse_existing(path, overwrite or aside is not None)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # clearer errors than HDF5's
         file = _create(temporary)
         yield file
@@ -55,12 +55,22 @@ def new_file(path: Path, overwrite: bool, aside: Path | None = None) -> Iterator
         rename(temporary, path, overwrite)
     except OSError as error:
         _discard(file, temporary)
-        raise ConfigError(
-            "output", path, f"cannot be written: {error_text(error)}", "a file that can be written"
-        ) from error
+        raise _unwritable(path, error) from error
     except BaseException:
         _discard(file, temporary)
         raise
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder of a run file where there is none. Raises ConfigError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError("output", path, f"cannot be written: {error_text(error)}", "a file that can be written")
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:

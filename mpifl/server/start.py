@@ -49,7 +49,7 @@ def run_server(
     from mpifl import problems
     from mpifl.config.own_classes import check_class
     from mpifl.config.read import job_to_dict
-    from mpifl.runfile.create import refuse_existing, refuse_live
+    from mpifl.runfile.create import make_folder, refuse_existing, refuse_live
     from mpifl.server.evaluation_metrics import check_evaluation, check_target, load_metrics
     from mpifl.server.memory_estimate import check_memory, kept_vectors, problem_size
     from mpifl.server.provenance import attributes
@@ -112,6 +112,8 @@ def run_server(
     check_evaluation(job, problem)
     if not replay:  # which ends with its record
         check_target(job, problem)
+    if job.memory.client_states is not None and not job.memory.folder:  # the ranks' files are beside the run file
+        make_folder(Path(job.output))
     if comm is None:
         in_process, compute = _host_in_process(job, problem, x0, resources, payload)
         facts = [compute]

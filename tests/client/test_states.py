@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -201,6 +202,13 @@ def test_runs_have_the_same_bits(name: str, tmp_path: Path, kept: list[Path]) ->
     assert mpifl("resume", resumed) == 0
     assert not differing(whole, resumed, but=("events",))
     assert not [path for path in tmp_path.rglob("*") if "client-states" in path.name]
+
+
+def test_states_are_beside_a_run_file_whose_folder_is_new(tmp_path: Path) -> None:
+    file, output = tmp_path / "job.yaml", tmp_path / "new" / "folder" / "a.h5"
+    file.write_text(json.dumps(job({"name": "scaffold", "cohort": 4, "local_steps": 2}, SMALL)))
+    assert mpifl("run", file, "memory.client_states=0", f"output={output}", "name=a") == 0
+    assert [*output.parent.iterdir()] == [output]
 
 
 def test_a_killed_run_leaves_no_file(tmp_path: Path) -> None:
