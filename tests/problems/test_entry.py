@@ -114,6 +114,11 @@ def other_rows() -> tuple[Any, ...]:
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
+def many_threads() -> tuple[Any, ...]:
+    torch.set_num_threads(3)
+    return regression()
+
+
 def squares(x: np.ndarray, rows: tuple[np.ndarray, np.ndarray]) -> tuple[float, np.ndarray]:
     """Mean squared error of x = (w, b), and its gradient."""
     error = rows[0] @ x[:3] + x[3] - rows[1][:, 0]
@@ -143,6 +148,21 @@ def test_losses_and_gradients_are_those_of_the_formula() -> None:
     assert metrics["test_loss"] == pytest.approx(squares(x, ROWS[3])[0], rel=1e-12)
     assert np.isnan(metrics["test_accuracy"])
     assert problem.gradient_norm(x) == pytest.approx(np.linalg.norm(gradient + shrink), rel=1e-12)
+
+
+def test_clients_compute_with_the_threads_of_the_job() -> None:
+    """Not with those that the function has set: in one process, and on a rank that calls it for its rows."""
+    before = torch.get_num_threads()
+    try:
+        config = configured("many_threads", torch=Torch(threads=2))
+        problem = problems.load(config)
+        problem.prepare(ComputeResources())
+        problem.initial(0)
+        assert torch.get_num_threads() == 2
+        hosted(config, problem)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_data_set_may_change_the_rows_that_it_reads() -> None:

@@ -139,7 +139,13 @@ NO_FUNCTION = 5
             "ragged",
             ("the inputs of client 2 make no tensor: stack expects each tensor to be equal size, but got [3] at"),
         ),
-        ("text", ("the inputs of client 0 make no tensor: new(): invalid data type 'str'; expected rows of one shape")),
+        (
+            "text",
+            (
+                "the inputs of client 0 make no tensor: new(): invalid data type 'str'; expected rows of one shape, "
+                "or a collate function"
+            ),
+        ),
         ("rows double", "problem.dtype=float32: the inputs of client 1 are float64; expected float64"),
         ("rows half", "problem.dtype=float32: the inputs of client 1 are float16"),
         ("targets double", "the targets of client 0 are float64; expected float64"),

@@ -252,22 +252,22 @@ def entry(module: str = "Base", loss: str = "") -> Any:
         ),
         (
             {"module": "Number"},
-            ("a forward pass changes steps; expected attributes that stay as they are, as clients share the module"),
+            ("a forward pass changes steps; expected values that stay as they are, as clients share module and loss"),
         ),
         (
             {"module": "ClassNumber"},
-            ("a forward pass changes steps; expected attributes that stay as they are, as clients share the module"),
+            ("a forward pass changes steps; expected values that stay as they are, as clients share module and loss"),
         ),
         ({"module": "Nested"}, "a forward pass changes linear.1.log"),
         ({"module": "Hidden"}, "a forward pass changes hidden"),
         ({"module": "FirstRows"}, "a forward pass changes centre"),
         (
             {"module": "OwnGenerator"},
-            ("a forward pass changes draw; expected attributes that stay as they are, as clients share the module"),
+            ("a forward pass changes draw; expected values that stay as they are, as clients share module and loss"),
         ),
         (
             {"module": "TorchGenerator"},
-            ("a forward pass changes draw; expected attributes that stay as they are, as clients share the module"),
+            ("a forward pass changes draw; expected values that stay as they are, as clients share module and loss"),
         ),
         (
             {"module": "NumPy"},

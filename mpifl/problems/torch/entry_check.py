@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,7 +78,13 @@ def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
     except TypeError as error:
         takes = f"{settings.entry}({', '.join(signature.parameters)})"
         raise ConfigError("problem.options", options, str(error), f"what {takes} takes") from error
+    folder, threads = os.getcwd(), torch.get_num_threads()
     made = seeded(seed, lambda: function(**options))
+    torch.set_num_threads(threads)  # those of the job
+    if os.getcwd() != folder:
+        wrong, expected = f"it changes the working directory to {os.getcwd()}", "the one that it was called in"
+        os.chdir(folder)
+        raise entry_error(settings, wrong, f"{expected}, as paths of the job are relative to it")
     try:
         made = EntryResult(**made) if isinstance(made, dict) else EntryResult(*made)
     except TypeError as error:
@@ -169,10 +176,11 @@ def examples(
     found = CollatedExamples(rows, batch) if collate else Examples(*batch(rows))
     for piece in found.pieces() if collate else ():  # checks them
         found.take(piece)
-    again = batch(read(numbers[:1], seed_of[:1])), found.take(slice(0, 1))
-    if not all(map(torch.equal, *map(tensors, again))):
-        wrong = f"row 0 of {whose} is another each time"
-        raise entry_error(settings, wrong, "rows that draw from torch's, NumPy's or Python's generators alone")
+    kept = found.take(slice(0, 1))  # before the data set is asked again, as it may return one buffer for all rows
+    again = batch(read(numbers[:1], seed_of[:1]))
+    if not all(map(torch.equal, tensors(kept), tensors(again))):
+        wrong, generators = f"row 0 of {whose} is another each time", "torch's, NumPy's or Python's generators alone"
+        raise entry_error(settings, wrong, f"rows that have memory of their own, and draw from {generators}")
     found.drawn = (lambda numbers, seeds: batch(read(numbers, seeds))) if draws else None
     return found
 
@@ -231,7 +239,7 @@ def _stacked(settings: ProblemSettings, values: Sequence[Any], what: str) -> Ten
         typed = isinstance(value, Tensor | np.ndarray | np.generic) or not found.is_floating_point()
         return found if typed else torch.as_tensor(value, dtype=getattr(torch, settings.dtype))
 
-    with _as_config_error(settings, f"{what} make no tensor: ", "rows of one shape"):
+    with _as_config_error(settings, f"{what} make no tensor: ", "rows of one shape, or a collate function"):
         return torch.stack([tensor(value) for value in values])
 
 
@@ -273,12 +281,17 @@ def check_module_and_loss(
                 torch.no_grad(),
                 _as_config_error(settings, f"{whose}: ", "a loss that takes the module's outputs and the targets"),
             ):
-                if isinstance(rows, CollatedExamples):
-                    x, y = rows.take(piece)
-                    made.loss(made.module(x), y)
-                elif outputs.shape[:1] == (few,):
+                if not isinstance(rows, CollatedExamples) and outputs.shape[:1] == (few,):
                     some = rows.y[piece].clone()
-                    made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)
+                    if torch.isfinite(made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)):
+                        continue
+                x, y = rows.take(piece)
+                value = made.loss(made.module(x), y)
+            if not torch.isfinite(value):
+                wrong = (
+                    f"the loss of rows {piece.start} to {min(piece.stop, len(rows)) - 1} of {whose} is {value.item()}"
+                )
+                raise entry_error(settings, wrong, "a finite loss at the initial model")
     clients = [rows for i, rows in reversed(parts) if isinstance(i, int)]
     largest = max(clients, key=lambda rows: sum(part.numel() for part in tensors(rows.take(slice(0, 1))[0])))
     last = slice(-min(2, len(largest), settings.batch_size or 2), None)
@@ -296,7 +309,7 @@ def check_module_and_loss(
         raise entry_error(settings, wrong, f"{kind} that stay as they are, running statistics apart")
     if effects.attributes:
         wrong = f"a forward pass changes {effects.attributes[0]}"
-        raise entry_error(settings, wrong, "attributes that stay as they are, as clients share the module")
+        raise entry_error(settings, wrong, "values that stay as they are, as clients share module and loss")
     if effects.other_draws:
         wrong = f"the module or the loss draws from {effects.other_draws}'s generator"
         raise entry_error(settings, wrong, "draws from torch's generator alone")

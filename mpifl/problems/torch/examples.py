@@ -14,9 +14,13 @@ CPU = torch.device("cpu")
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in a batch's inputs or targets: one, or a dict, tuple or list that has them."""
-    if isinstance(value, Tensor):
+    """The dense tensors in a batch's inputs or targets: one, or a dict, tuple or list that has them; indices and values
+    of sparse ones."""
+    if isinstance(value, Tensor) and value.layout == torch.strided:
         yield value
+    elif isinstance(value, Tensor):
+        sparse = value.to_sparse_coo().coalesce()
+        yield from (sparse.indices(), sparse.values())
     elif isinstance(value, Mapping | tuple | list):
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from tensors(each)

@@ -7,11 +7,13 @@ that of whichever clients the rank has, so results would depend on the number of
 from __future__ import annotations
 
 import copy
+import inspect
 import random
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from math import isclose, isnan
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,9 +115,10 @@ def _other_generators() -> dict[str, Any]:
 
 
 def _attributes(module: nn.Module, loss: Loss) -> Iterator[tuple[str, Any]]:
-    """Names and values of all attributes of a module, its parts, their classes and the loss."""
+    """Names and values of all attributes of a module, its parts, their classes and the loss, and of what these use."""
     for name, part in module.named_modules():
         yield from _members(f"{name}." if name else "", part, OF_TORCH)
+    yield from _names_outside(loss)
     owner = getattr(loss, "__self__", loss)
     if isinstance(owner, nn.Module):
         if owner in module.modules():
@@ -132,11 +135,23 @@ def _members(prefix: str, thing: Any, left_out: set[str]) -> Iterator[tuple[str,
     for cls in type(thing).__mro__[::-1]:
         if cls.__module__.partition(".")[0] not in ("torch", "builtins", "functools"):
             for name, value in vars(cls).items():
+                yield from _names_outside(value)
                 if not (name.startswith("__") or callable(value) or hasattr(value, "__get__")):
                     yield prefix + name, _value(value)
     for name, value in vars(thing).items():
+        yield from _names_outside(value)
         if name not in left_out and not _is_function(value):  # TorchScript keeps some, which its copies lack
             yield prefix + name, _value(value)
+
+
+def _names_outside(function: Any) -> Iterator[tuple[str, Any]]:
+    """The names of its module and of enclosing functions that a function of Python's uses, and their values."""
+    function = getattr(function, "__func__", function)  # of a method
+    if isinstance(function, FunctionType):
+        used = inspect.getclosurevars(function)
+        for name, value in {**used.globals, **used.nonlocals}.items():
+            if not (callable(value) or isinstance(value, ModuleType)):
+                yield name, _value(value)
 
 
 def _is_function(value: Any) -> bool:

@@ -6,6 +6,7 @@ refused with one line, and what that says. What is drawn has seeds of its own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
@@ -18,7 +19,15 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 SIZES = (40, 24, 34, 28)  # rows of the clients; batches of 16 leave 8, 8, 2 and 12 over
 Accuracy = Callable[[Tensor, Tensor], float]
@@ -900,6 +909,47 @@ def texts_of_unlike_lengths() -> Any:
     return module, F.cross_entropy, cut[:-1], cut[-1], None, collate
 
 
+def inputs_in_pairs_of(rows: Any) -> Any:
+    return [((x, x.square()), y) for x, y in rows]
+
+
+@right(top)
+def inputs_in_pairs() -> Any:
+    """Rows ((x1, x2), y), for a module that takes a pair: torch's own collate function makes batches of them."""
+    module = Applied(lambda m, pair: m.net(pair[0]) + m.linear(pair[1]), net=net(), linear=nn.Linear(6, 3))
+    sets, test = tables(classes)
+    return module, F.cross_entropy, [*map(inputs_in_pairs_of, sets)], inputs_in_pairs_of(test), None, default_collate
+
+
+@right(top)
+def graphs() -> Any:
+    """Graphs of unlike sizes, of which a batch is one graph with a sparse matrix of neighbours."""
+
+    def graph(x: Tensor, y: Tensor) -> Any:
+        nodes = 3 + int(x[0].abs() * 5) % 4
+        features = torch.outer(torch.arange(1.0, nodes + 1), x).cos()
+        return {"features": features, "edges": torch.stack([torch.arange(nodes), torch.arange(nodes).roll(1)])}, y
+
+    def collate(rows: Any) -> Any:
+        graphs, labels = zip(*rows)
+        sizes = torch.tensor([len(each["features"]) for each in graphs])
+        begins, total = sizes.cumsum(0) - sizes, int(sizes.sum())
+        edges = torch.cat([each["edges"] + begin for each, begin in zip(graphs, begins)], 1)
+        neighbours = torch.sparse_coo_tensor(edges, torch.ones(edges.shape[1]), (total, total))
+        features = torch.cat([each["features"] for each in graphs])
+        return (features, neighbours, torch.arange(len(rows)).repeat_interleave(sizes)), torch.stack(labels)
+
+    def forward(m: Any, batch: Any) -> Tensor:
+        features, neighbours, graph = batch
+        hidden = m.first(features + torch.sparse.mm(neighbours, features)).relu()
+        return m.last(hidden.new_zeros(int(graph[-1]) + 1, 8).index_add(0, graph, hidden))  # type: ignore[no-any-return]
+
+    sets, test = tables(classes)
+    every = [[graph(x, y) for x, y in rows] for rows in (*sets, test)]
+    module = Applied(forward, first=nn.Linear(6, 8), last=nn.Linear(8, 3))
+    return module, F.cross_entropy, every[:-1], every[-1], None, collate
+
+
 @right(top)
 def own_test_rows() -> Any:
     """One client has none; those of all together are the test rows."""
@@ -1124,7 +1174,7 @@ def end_without_test_rows() -> Any:
     return net(), F.cross_entropy, tables(classes)[0]
 
 
-@refused("depends on earlier passes")
+@refused("changes calls")
 def annealed_loss() -> Any:
     """A weight that grows with each call, in a closure."""
     calls = [0]
@@ -1139,7 +1189,19 @@ def annealed_loss() -> Any:
 _CALLS = [0]
 
 
-@refused("depends on earlier passes")
+@refused("changes calls")
+def later_loss() -> Any:
+    """A term that begins after many calls, counted in a closure: the first losses do not show it."""
+    calls = [0]
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        calls[0] += 1
+        return F.cross_entropy(out, y) + (0.1 * out.square().mean() if calls[0] > 40 else 0)
+
+    return net(), loss, *tables(classes)
+
+
+@refused("changes _CALLS")
 def annealed_module() -> Any:
     """Noise that fades with each call, counted in a global name."""
 
@@ -1148,6 +1210,46 @@ def annealed_module() -> Any:
         return m.net(x / (1 + _CALLS[0]))  # type: ignore[no-any-return]
 
     return scored(Applied(forward, net=net()))
+
+
+@refused("of client 2 is nan")
+def labels_that_are_all_left_out() -> Any:
+    """A client of whose rows none has a label: its mean loss is 0/0, and that of all rows would be too."""
+    sets, test = tables(classes)
+    sets[2].tensors[1].fill_(-100)
+    return net(), F.cross_entropy, sets, test
+
+
+class OneBuffer(Dataset):  # type: ignore[type-arg]
+    """Rows that are one dict, filled anew at each access."""
+
+    def __init__(self, rows: TensorDataset) -> None:
+        self.rows, self.row = rows, {"x": torch.empty(6), "label": torch.tensor(0)}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, k: int) -> Any:
+        x, label = self.rows[k]
+        self.row["x"].copy_(x)
+        self.row["label"].copy_(label)
+        return self.row
+
+
+@refused("rows that have memory of their own")
+def one_buffer_for_all_rows() -> Any:
+    """All rows would be the one that was read last."""
+    sets, test = tables(classes)
+    module = Applied(lambda m, batch: m.net(batch["x"]), net=net())
+    loss = lambda out, batch: F.cross_entropy(out, batch["label"])  # noqa: E731
+    return module, loss, [*map(OneBuffer, sets)], OneBuffer(test)
+
+
+@refused("changes the working directory to /")
+def other_working_directory() -> Any:
+    """The run file would be elsewhere than the job says."""
+    os.chdir("/")
+    return net(), F.cross_entropy, *tables(classes)
 
 
 @refused("no others are trained")

@@ -33,8 +33,23 @@ JOB = {
     "stop": {"updates": UPDATES}, "evaluate": {"updates": UPDATES // 2},
 }  # fmt: skip
 HALF = (f"stop.updates={UPDATES // 2}", "checkpoint.end=true")
-SHORT = ["tied", "sparse_gradients", "predict_that_changes_outputs", "part_in_evaluation"]  # in the short tier
-SHORT_WRONG = ["annealed_loss", "loss_with_parameters", "layers_in_a_list", "compiled"]
+SHORT = [
+    "tied",
+    "sparse_gradients",
+    "predict_that_changes_outputs",
+    "part_in_evaluation",
+    "graphs",
+]  # in the short tier
+SHORT_WRONG = [
+    "annealed_loss",
+    "later_loss",
+    "labels_that_are_all_left_out",
+    "one_buffer_for_all_rows",
+    "other_working_directory",
+    "loss_with_parameters",
+    "layers_in_a_list",
+    "compiled",
+]
 each = pytest.mark.parametrize("name", parameters(GOOD, SHORT))
 
 
