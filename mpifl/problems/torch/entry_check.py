@@ -22,7 +22,7 @@ from mpifl.problems.torch.flat import running_statistics
 from mpifl.problems.torch.module_objective import set_evaluation_mode
 from mpifl.problems.torch.module_problem import seeded
 from mpifl.problems.torch.row_draws import read_all, read_seeded
-from mpifl.problems.torch.side_effects import copied, find_side_effects
+from mpifl.problems.torch.side_effects import compiled_function, copied, find_side_effects
 from mpifl.user_code import import_object
 
 
@@ -105,7 +105,7 @@ def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
     if tests is not None and _indexed(made.datasets) and len(tests) != len(made.datasets):
         expected = f"None, or test rows for each of the {len(made.datasets)} clients"
         raise entry_error(settings, f"test, the fourth, is {_kind(made.test)}", expected)
-    _check_module(settings, made.module)
+    _check_module(settings, made.module, made.loss)
     if getattr(made.module, "_mpifl_seen", False):  # clients and measuring would hold it at two vectors at once
         raise entry_error(settings, "the module was returned before", "a new module at each call")
     made.module._mpifl_seen = True  # type: ignore[assignment]
@@ -118,7 +118,7 @@ def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
     return made
 
 
-def _check_module(settings: ProblemSettings, module: nn.Module) -> None:
+def _check_module(settings: ProblemSettings, module: nn.Module, loss: Any) -> None:
     for name, part in (*module.named_parameters(), *module.named_buffers()):
         if torch.nn.parameter.is_lazy(part) or part.is_meta:
             raise entry_error(settings, f"shape and values of {name} are not known yet", "a module whose are")
@@ -132,6 +132,9 @@ def _check_module(settings: ProblemSettings, module: nn.Module) -> None:
     if any(type(part).__name__ == "OptimizedModule" or part._compiled_call_impl for part in module.modules()):
         wrong = "the module is one of torch.compile, whose arithmetic depends on the batches before"
         raise entry_error(settings, wrong, "a module that is not compiled")
+    if name := compiled_function(module, loss):
+        wrong = f"{name} is a function of torch.compile, whose arithmetic depends on the batches before"
+        raise entry_error(settings, wrong, "functions that are not compiled")
     for name, part in running_statistics(module).items():
         if part.dtype != getattr(torch, settings.dtype):
             raise _mismatch(settings, part.dtype, f"the module's buffer {name} is", "module.to")

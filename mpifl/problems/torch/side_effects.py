@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from math import isclose, isnan
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from mpifl.problems.torch.module_problem import seeded
 Loss = Callable[[Tensor, Tensor], Tensor]
 OF_TORCH = {*vars(nn.Module()), "_mpifl_seen"}  # attributes of a module that are not the user's
 MAX_DEPTH = 5  # of objects in an attribute
+COMPILED = "_torchdynamo_orig_callable"  # which functions of torch.compile have
 
 
 class SideEffects(NamedTuple):
@@ -118,7 +119,7 @@ def _attributes(module: nn.Module, loss: Loss) -> Iterator[tuple[str, Any]]:
     """Names and values of all attributes of a module, its parts, their classes and the loss, and of what these use."""
     for name, part in module.named_modules():
         yield from _members(f"{name}." if name else "", part, OF_TORCH)
-    yield from _names_outside(loss)
+    yield from _names_outside(module, loss)
     owner = getattr(loss, "__self__", loss)
     if isinstance(owner, nn.Module):
         if owner in module.modules():
@@ -133,25 +134,57 @@ def _attributes(module: nn.Module, loss: Loss) -> Iterator[tuple[str, Any]]:
 
 def _members(prefix: str, thing: Any, left_out: set[str]) -> Iterator[tuple[str, Any]]:
     for cls in type(thing).__mro__[::-1]:
-        if cls.__module__.partition(".")[0] not in ("torch", "builtins", "functools"):
+        if not _is_torchs(cls.__module__):
             for name, value in vars(cls).items():
-                yield from _names_outside(value)
                 if not (name.startswith("__") or callable(value) or hasattr(value, "__get__")):
                     yield prefix + name, _value(value)
     for name, value in vars(thing).items():
-        yield from _names_outside(value)
         if name not in left_out and not _is_function(value):  # TorchScript keeps some, which its copies lack
             yield prefix + name, _value(value)
 
 
-def _names_outside(function: Any) -> Iterator[tuple[str, Any]]:
-    """The names of its module and of enclosing functions that a function of Python's uses, and their values."""
-    function = getattr(function, "__func__", function)  # of a method
-    if isinstance(function, FunctionType):
-        used = inspect.getclosurevars(function)
-        for name, value in {**used.globals, **used.nonlocals}.items():
-            if not (callable(value) or isinstance(value, ModuleType)):
+def _functions(module: nn.Module, loss: Loss) -> Iterator[tuple[str, FunctionType]]:
+    """The functions of the loss, of a module and of its parts, and those that they use; with a name of each."""
+    owner = getattr(loss, "__self__", loss)
+    found: list[tuple[str, Any]] = [("loss", loss)]
+    for thing in (*module.modules(), owner):
+        for members in (*map(vars, type(thing).__mro__), getattr(thing, "__dict__", {})):
+            found += members.items()
+    seen = set()
+    for name, function in found:
+        function = getattr(function, "__func__", function)  # of a method
+        if isinstance(function, FunctionType) and function not in seen:
+            seen.add(function)
+            yield name, function
+            found += _used(function).items()
+
+
+def compiled_function(module: nn.Module, loss: Loss) -> str:
+    """The name of a function of `torch.compile` among those that the module or the loss uses; "": none is."""
+    return next((name for name, function in _functions(module, loss) if hasattr(function, COMPILED)), "")
+
+
+def _names_outside(module: nn.Module, loss: Loss) -> Iterator[tuple[str, Any]]:
+    """What functions use of enclosing functions and their files; but for objects with attributes, such as loggers."""
+    for _, function in _functions(module, loss):
+        for name, value in _used(function).items():
+            if isinstance(value, Tensor) or not (callable(value) or hasattr(value, "__dict__")):
                 yield name, _value(value)
+
+
+def _used(function: FunctionType) -> dict[str, Any]:
+    """Names of enclosing functions and of its file that a function uses, with their values; none for torch's own."""
+    if _is_torchs(function.__module__):
+        return {}
+    try:
+        used = inspect.getclosurevars(function)
+    except ValueError:  # a name of an enclosing function that was deleted
+        return {}
+    return {**used.globals, **used.nonlocals}
+
+
+def _is_torchs(package: str | None) -> bool:
+    return (package or "").partition(".")[0] in ("torch", "builtins", "functools")
 
 
 def _is_function(value: Any) -> bool:

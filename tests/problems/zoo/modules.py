@@ -935,7 +935,7 @@ def graphs() -> Any:
         sizes = torch.tensor([len(each["features"]) for each in graphs])
         begins, total = sizes.cumsum(0) - sizes, int(sizes.sum())
         edges = torch.cat([each["edges"] + begin for each, begin in zip(graphs, begins)], 1)
-        neighbours = torch.sparse_coo_tensor(edges, torch.ones(edges.shape[1]), (total, total))
+        neighbours = torch.sparse_coo_tensor(edges, torch.ones(edges.shape[1]), (total, total), check_invariants=False)
         features = torch.cat([each["features"] for each in graphs])
         return (features, neighbours, torch.arange(len(rows)).repeat_interleave(sizes)), torch.stack(labels)
 
@@ -1016,6 +1016,17 @@ def lazy() -> Any:
 def compiled() -> Any:
     """What is compiled depends on the batches that a rank has seen before."""
     return scored(torch.compile(net(), backend="eager"))
+
+
+@torch.compile
+def bounded(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+@refused("bounded is a function of torch.compile")
+def compiled_function() -> Any:
+    """The same for a function that `forward` calls."""
+    return scored(Applied(lambda m, x: m.last(bounded(m.first(x))), first=nn.Linear(6, 16), last=nn.Linear(16, 3)))
 
 
 @refused("the module returns tuple of 2")
@@ -1194,9 +1205,12 @@ def later_loss() -> Any:
     """A term that begins after many calls, counted in a closure: the first losses do not show it."""
     calls = [0]
 
-    def loss(out: Tensor, y: Tensor) -> Tensor:
+    def late() -> bool:
         calls[0] += 1
-        return F.cross_entropy(out, y) + (0.1 * out.square().mean() if calls[0] > 40 else 0)
+        return calls[0] > 40
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out, y) + (0.1 * out.square().mean() if late() else 0)
 
     return net(), loss, *tables(classes)
 

@@ -49,6 +49,7 @@ SHORT_WRONG = [
     "loss_with_parameters",
     "layers_in_a_list",
     "compiled",
+    "compiled_function",
 ]
 each = pytest.mark.parametrize("name", parameters(GOOD, SHORT))
 
