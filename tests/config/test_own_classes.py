@@ -100,6 +100,7 @@ def test_the_run_file_names_the_classes(tmp_path: Path) -> None:
             "tests.config.broken:Thing",
             ("cannot be imported: ValueError: nothing can be imported here; expected package.module:Class"),
         ),
+        ("tests.config.exits:Thing", "cannot be imported: SystemExit: 2; expected package.module:Class"),
         (f"{OWN}:Plain", "a subclass of mpifl."),
         ("json:loads", "a subclass of mpifl."),
         (":", "cannot be imported: ValueError: Empty module name; expected package.module:Class"),

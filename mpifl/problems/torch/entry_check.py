@@ -79,7 +79,11 @@ def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
         takes = f"{settings.entry}({', '.join(signature.parameters)})"
         raise ConfigError("problem.options", options, str(error), f"what {takes} takes") from error
     folder, threads = os.getcwd(), torch.get_num_threads()
-    made = seeded(seed, lambda: function(**options))
+    try:
+        made = seeded(seed, lambda: function(**options))
+    except SystemExit as error:  # of a parser of sys.argv, which has mpifl's words
+        remedy = "take options as arguments, which problem.options gives, not from the command line"
+        raise entry_error(settings, f"it exits with status {error.code}", RETURNS, remedy) from error
     torch.set_num_threads(threads)  # those of the job
     if os.getcwd() != folder:
         wrong, expected = f"it changes the working directory to {os.getcwd()}", "the one that it was called in"

@@ -1259,6 +1259,12 @@ def one_buffer_for_all_rows() -> Any:
     return module, loss, [*map(OneBuffer, sets)], OneBuffer(test)
 
 
+@refused("it exits with status 2; expected")
+def parser_of_the_command_line() -> Any:
+    """What argparse does with words that are not its own, but for its own line on stderr."""
+    raise SystemExit(2)
+
+
 @refused("changes the working directory to /")
 def other_working_directory() -> Any:
     """The run file would be elsewhere than the job says."""

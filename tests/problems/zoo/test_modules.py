@@ -46,6 +46,7 @@ SHORT_WRONG = [
     "labels_that_are_all_left_out",
     "one_buffer_for_all_rows",
     "other_working_directory",
+    "parser_of_the_command_line",
     "loss_with_parameters",
     "layers_in_a_list",
     "compiled",
