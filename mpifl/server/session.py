@@ -315,7 +315,8 @@ class Session:
             status, code, x, why = "interrupted", exit_code(number), None, "the server did not end what it was doing"
         why = f"{why} within faults.grace={self.job.faults.grace:g} s of {name}"
         if not self._closed.is_set():
-            self._record("interrupted", f"by {name}; {why}")
+            if status != "completed":
+                self._record("interrupted", f"by {name}; {why}")
             closing = threading.Thread(target=lambda: self.writer.close(status, x), daemon=True)
             closing.start()
             closing.join(CLOSE_TIMEOUT)  # the disk may be what hangs

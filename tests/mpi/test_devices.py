@@ -39,10 +39,10 @@ def test_a_gpu_where_there_is_none(run: Start, tmp_path: Path, device: str, rank
     """One line, before any work."""
     case = write(tmp_path, "none", job({"name": "fedavg"}, {**SMALL, "torch": {"device": device}}))
     done = run(ranks, *RUN, case, "output=none.h5", code=2)
-    who = r" \(rank [12]\)" if ranks else ""
+    who = "rank [12]: " if ranks else ""
     assert not (tmp_path / "none.h5").exists()
     (line,) = [text for text in done.err.splitlines() if text.startswith("mpifl: ")]
-    says = rf"mpifl: problem\.torch\.device={device}: torch finds no GPU on \S+; expected cpu{who}"
+    says = rf"mpifl: problem\.torch\.device={device}: {who}torch finds no GPU on \S+; expected cpu"
     assert re.fullmatch(says, line), str(done)
 
 

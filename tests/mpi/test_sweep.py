@@ -78,7 +78,7 @@ def test_wrong_input_and_failed_runs(run: Start, study: Write, tmp_path: Path) -
     for ranks, words, says in (
         (3, ["trials=0"], "mpifl: trials=0: no number of trials; expected a number of at least 1, or a list of seeds"),
         (2, ["--processes", "2"], "mpifl: --processes=2: under mpirun each rank but 0"),
-        (3, ["ranks=3"], "mpifl: ranks=3: mpirun -n 4 or more, not 3: rank 0 starts the runs, and computes none"),
+        (3, ["ranks=3"], "mpifl: ranks=3: 3 ranks were started, and rank 0 starts the runs, and computes none"),
     ):
         wrong = run(ranks, *MPIFL, "sweep", "study.yaml", *words, code=2)
         (line,) = [line for line in wrong.err.splitlines() if line.startswith("mpifl: ")]
