@@ -31,10 +31,7 @@ def import_object(key: str, name: str, kind: str) -> Any:
         found = import_own(module)
         _sources.update({own: _stamp(file) for own, file in _own_files().items() if own not in _sources})
         return attrgetter(attribute)(found)
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # a user's module may raise anything when it is imported, and parse sys.argv
+    except (Exception, SystemExit) as error:  # whatever a user's module raises, also where it parses sys.argv
         reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         known = [k for k, value in vars(found).items() if callable(value)] if found else []
         remedy = ""

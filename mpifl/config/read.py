@@ -5,6 +5,7 @@ Rank 0 reads with `load`; the other ranks receive `job_to_dict` and build an equ
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -207,6 +208,17 @@ def set_key(values: dict[str, Any], key: str, value: Any) -> None:
             raise ConfigError(key, value, f"{'.'.join(path[: depth + 1])} is not a section", "a key that exists")
         node[part] = node = below or {}
     node[last] = value
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens {"a": {"b": 1}} to {"a.b": 1}; lists become their JSON text."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return flat
 
 
 # -- ${...} ------------------------------------------------------------------------------------------------------------

@@ -202,6 +202,16 @@ class Run(RunTables):
         return str(self.attrs["status"])
 
     @property
+    def completed(self) -> bool:
+        """Whether the run has come to its planned end, and its file was closed."""
+        return self.status == "completed" and not self.open_ended
+
+    @property
+    def has_final_model(self) -> bool:
+        """Whether `model` is that of the run's end; else it is the first one."""
+        return self.status in ("completed", "interrupted")
+
+    @property
     def id(self) -> str:
         """Identifies the run, resumed or not; "" in files of older versions."""
         return str(self.attrs.get("id", ""))

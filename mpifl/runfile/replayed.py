@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +15,17 @@ NORM_ROUNDING = 1e-5  # relative: rounding of an update's norm in float32
 
 def computed_together(run: Run) -> bool:
     """Whether a rank of a run computed clients together, which rounds differently than one by one in a replay."""
-    return any(fact.get("batched") is True for fact in json.loads(run.attrs.get("compute", "[]")))
+    return any(fact.get("batched") is True for fact in _compute(run))
 
 
 def _on_device(run: Run) -> bool:
     """Whether the clients' vectors were in the memory of a device, where the norms of updates were computed."""
-    return any(fact.get("transfers", "host") != "host" for fact in json.loads(run.attrs.get("compute", "[]")))
+    return any(fact.get("transfers", "host") != "host" for fact in _compute(run))
 
 
-def has_final_model(run: Run) -> bool:
-    """Whether `model` is that of the run's end; else it is the first one."""
-    return run.status in ("completed", "interrupted")
+def _compute(run: Run) -> list[dict[str, Any]]:
+    """What each rank computed with."""
+    return list(json.loads(run.attrs.get("compute", "[]")))
 
 
 def first_difference(one: Run, other: Run) -> str:
@@ -45,7 +46,7 @@ def first_difference(one: Run, other: Run) -> str:
                 k = int(differ[0])
                 text = f"{name} is {a[k].item()!r}, the replay has {b[k].item()!r}"
                 return f"{table} row {k}: {text}"
-    if has_final_model(one):
+    if one.has_final_model:
         x, y = one.model, other.model
         differ = np.flatnonzero(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}"))
         if differ.size:

@@ -250,7 +250,8 @@ class ServerLoop:
             self.updates += 1
             self.time = event.time
             self.recorder.append(row)
-            self._record_logged(self.updates - 1, -1)
+            if self.server.logged:
+                self._record_logged(self.updates - 1, -1)
             for observer in self._observers:
                 observer.on_update(row)
         clients.refused[i] = clients.moved[i] = 0
@@ -269,7 +270,8 @@ class ServerLoop:
         self.algorithm.aggregate(self.server)
         self.version += 1
         self.recorder.append(AggregationRow(time, self.updates))
-        self._record_logged(-1, self.version - 1)
+        if self.server.logged:
+            self._record_logged(-1, self.version - 1)
         if self.cohort:
             self._end_round(time)
         elif self._reply == "deferred":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -19,7 +19,7 @@ from mpifl.checkpoint.sets import Checkpoint, Manifest, belongs, newest, undone
 from mpifl.checkpoint.snapshot import ServerSnapshot
 from mpifl.client.checkpointing import ResumePayload
 from mpifl.config.job import NOT_IDENTITY, Job
-from mpifl.config.read import job_from_dict, job_to_dict, parse_override, set_key
+from mpifl.config.read import flatten, job_from_dict, job_to_dict, parse_override, set_key
 from mpifl.config.trust import check_sizes, check_trusted, split_overrides
 from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
@@ -79,17 +79,17 @@ def find_resume_point(
     """
     if path.is_symlink():  # the file itself is replaced, not the link to it
         path = Path(os.path.realpath(path))
-    folder, session, aside = folder_of(path), None, None
+    folder, session, aside, reached = folder_of(path), None, None, None
     given = [*map(parse_override, overrides), *keys.items()]
-    reached: Reached | None = None
-    config: dict[str, Any] = {}
     try:
         with open_run(path) as run:
             _check_resumable(run, extend=any(key.partition(".")[0] == "stop" for key, _ in given))
             session = str(run.attrs.get("session", ""))
-            if run.status == "completed" and not run.open_ended:
-                reached, config = Reached.of(run), copy.deepcopy(dict(run.config))
             checkpoint, passed = newest(folder, run.id, partial(_is_undone, run), run.read)
+            if run.completed:
+                reached = Reached.of(run)
+                if checkpoint is None:
+                    return _restart(run, given, trust, passed)
     except UnreadableRun as error:
         checkpoint, passed = newest(folder, None, partial(undone, folder))
         if checkpoint is None:
@@ -102,34 +102,46 @@ def find_resume_point(
             passed.insert(0, f"{path.name} cannot be read and is kept as {aside.name}")
         else:
             passed.insert(0, f"{path.name} is missing")
-    if checkpoint is None and not reached:
+    if checkpoint is None:
         wrong = "; ".join([f"there is no complete checkpoint in {folder}", *passed])
         raise ConfigError("resume", path, wrong, remedy=ANEW)
-    snapshot = checkpoint.server() if checkpoint else None
-    config = _config(snapshot, folder) if snapshot else config
-    named, others = split_overrides(config, path, given)
-    changed = _change(config, others)
-    check_trusted(config, path, "resume", named, trust)
-    if checkpoint and snapshot:
-        sizes = [array.size for array in snapshot.algorithm.values()]
-        check_sizes(config, path, len(snapshot.client_rank), max(sizes, default=0))
-    job = replace(job_from_dict(config), output=str(path))
-    if snapshot and any(key.startswith("stop") for key in changed):
+    snapshot = checkpoint.server()
+    parameters = max((array.size for array in snapshot.algorithm.values()), default=0)
+    config = _config(snapshot, folder)
+    job, changed = _changed_job(config, path, given, trust, len(snapshot.client_rank), parameters)
+    if any(key.startswith("stop") for key in changed):
         reached = reached or Reached(snapshot.loop.updates, snapshot.time, snapshot.evaluator.best)
     if reached:
         reached.check(job)
-    if not snapshot or not checkpoint:
-        return _restart(job, changed, passed)
-    if reached and (undo := reached.updates - snapshot.loop.updates):
-        passed.append(f"{undo:,} updates after it are computed again")
+        if undo := reached.updates - snapshot.loop.updates:
+            passed.append(f"{undo:,} updates after it are computed again")
     for clause in passed:
         log.warning("%s: resuming from checkpoint %d", clause, checkpoint.number)
     return ResumePoint(job, checkpoint, _adapted(snapshot, job, changed), session, aside, passed, changed)
 
 
-def _restart(job: Job, changed: Iterable[str], passed: Sequence[str]) -> Restart:
+def _changed_job(
+    config: dict[str, Any], path: Path, given: Iterable[tuple[str, Any]], trust: bool | Mapping[str, str],
+    clients: int, parameters: int,
+) -> tuple[Job, dict[str, tuple[Any, Any]]]:  # fmt: skip
+    """The job of a run file as it goes on, and the keys that have changed, with old and new values; changes `config`.
+
+    clients, parameters: of the recorded run. Raises ConfigError.
+    """
+    named, others = split_overrides(config, path, given)
+    changed = _change(config, others)
+    check_trusted(config, path, "resume", named, trust)
+    check_sizes(config, path, clients, parameters)
+    return replace(job_from_dict(config), output=str(path)), changed
+
+
+def _restart(
+    run: Run, given: Iterable[tuple[str, Any]], trust: bool | Mapping[str, str], passed: Sequence[str]
+) -> Restart:
     """A completed run from its start to a later end. Raises ConfigError where that is another run."""
-    path = Path(job.output)
+    path, parameters = run.path, run.rows("model", "x", 0, None).size
+    job, changed = _changed_job(copy.deepcopy(dict(run.config)), path, given, trust, len(run.clients), parameters)
+    Reached.of(run).check(job)
     if job.clock.mode != "virtual" or any(not key.startswith("stop") for key in changed):
         wrong = "; ".join(["the completed run has no checkpoint at its end", *passed])
         raise ConfigError("resume", path, wrong, "a run with checkpoint.end: true")
@@ -161,35 +173,23 @@ class Reached(NamedTuple):
 
 def _change(config: dict[str, Any], overrides: Iterable[tuple[str, Any]]) -> dict[str, tuple[Any, Any]]:
     """Sets keys of a resumed run's configuration; their old and new values. Raises ConfigError for another key."""
-    before = copy.deepcopy(config)
-    for key, value in overrides:
-        set_key(config, key, value)
-    old, new = _flat(before), _flat(config)
-    changed = {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
+    old = flatten(config)
     for key, value in overrides:
         if not key.startswith(CHANGEABLE):
             raise ConfigError(key, value, "a resume cannot change it", f"one of {', '.join(CHANGEABLE)}")
-    return changed
+        set_key(config, key, value)
+    new = flatten(config)
+    return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
-def _flat(section: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The values of a configuration by dotted key."""
-    found: dict[str, Any] = {}
-    for key, value in section.items():
-        found |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
-    return found
-
-
-def _adapted(snapshot: ServerSnapshot, job: Job, changed: Container[str]) -> ServerSnapshot:
+def _adapted(snapshot: ServerSnapshot, job: Job, changed: Collection[str]) -> ServerSnapshot:
     """The snapshot, with the counts of due times by the intervals of the job, and its target not yet reached."""
     schedule, evaluator, time = snapshot.schedule, snapshot.evaluator, snapshot.schedule.clock.time
     if "evaluate.every" in changed:
         schedule = replace(schedule, evaluations=int(time / job.evaluate.every) if job.evaluate.every else 0)
     if "checkpoint.every" in changed:
         schedule = replace(schedule, checkpoints=int(time / job.checkpoint.every) if job.checkpoint.every else 0)
-    if any(
-        key in changed for key in ("stop.accuracy", "stop.plateau", "stop.plateau.evaluations", "stop.plateau.metric")
-    ):
+    if any(key.startswith(("stop.accuracy", "stop.plateau")) for key in changed):
         evaluator = replace(evaluator, reached=False)
     return replace(snapshot, schedule=schedule, evaluator=evaluator)
 
@@ -214,7 +214,7 @@ def _is_undone(run: Run, manifest: Manifest) -> bool:
 
 def _check_resumable(run: Run, extend: bool) -> None:
     """Raises ConfigError for a replay, a live run, or one that is completed; extend: a later end is given."""
-    if run.status == "completed" and not run.open_ended and not extend:
+    if run.completed and not extend:
         remedy = "to go on, give a later end: stop.updates=N or stop.time=S"
         raise ConfigError("resume", run.path, "the run is completed", remedy=remedy)
     if run.attrs.get("clock") == "replay":
@@ -236,14 +236,16 @@ def find_earlier(job: Job) -> ResumePoint | Restart | None:
         return None
     try:
         with open_run(path) as run:
-            failed = run.status == "failed" and not sets(folder_of(path))
-            if not (failed or is_unfinished(run, job)):
+            ours = is_unfinished(run, job)
+            if not ours and run.status != "failed":
                 return None
-            host = run.host
+            saved, host = bool(sets(folder_of(path))), run.host
+            if saved and not ours:
+                return None
     except UnreadableRun:
         return None
     check_not_written(path, "output", host)
-    if sets(folder_of(path)):
+    if saved:
         log.warning("%s: this run was not completed; it goes on (overwrite=true starts it anew)", path)
         values = job_to_dict(job)
         return find_resume_point(path, trust=True, keys={key: values[key] for key in ("checkpoint", "memory")})
@@ -255,5 +257,4 @@ def find_earlier(job: Job) -> ResumePoint | Restart | None:
 def is_unfinished(run: Run, job: Job) -> bool:
     """Whether a run file is that of an earlier run of this job that is not completed."""
     earlier, now = ({k: v for k, v in each.items() if k not in NOT_IDENTITY} for each in (run.config, job_to_dict(job)))
-    completed = run.status == "completed" and not run.open_ended
-    return not completed and run.attrs.get("clock") != "replay" and earlier == now
+    return not run.completed and run.attrs.get("clock") != "replay" and earlier == now

@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import yaml
 
 import mpifl
 from mpifl.cli import main
@@ -66,13 +68,29 @@ def test_a_run_without_a_checkpoint_is_computed_again_from_its_start(tmp_path: P
     assert path.with_name("area.h5.before").read_bytes() == before
 
 
+@pytest.mark.damaged
+def test_a_file_that_claims_more_clients_than_its_run_had_is_not_computed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job of a run file is data: its sizes are those of the run that the file holds."""
+    path = tmp_path / "area.h5"
+    assert command("run", write(tmp_path, "area", job(AREA)), f"output={path}", "stop={updates: 20}") == 0
+    with h5py.File(path, "r+", libver="latest") as file:
+        claimed = yaml.safe_load(file.attrs["config"])
+        claimed["problem"]["clients"] = 10**9
+        file.attrs["config"] = yaml.safe_dump(claimed)
+    capsys.readouterr()
+    assert command("resume", path, "stop.updates=50") == 2
+    assert "problem.clients is 1000000000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
         ("stop.updates=20", "stop.updates=20: the run has reached 20; expected more than that, or null"),
         (
             "stop.time=1e9",
-            ("stop.updates=20: the run has reached 20; expected more than that, or null"),
+            "stop.updates=20: the run has reached 20; expected more than that, or null",
         ),  # the other target still ends it
         ("algorithm.local_steps=2", "algorithm.local_steps=2: a resume cannot change it"),
         ("evaluate.every=1", "the run is completed; to go on, give a later end: stop.updates=N or stop.time=S"),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifl.config import yaml_io
+from mpifl.config.read import flatten
 from mpifl.errors import ConfigError
 from mpifl.runfile import open_run
 from mpifl.safe_input import printable
@@ -25,7 +26,7 @@ from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import metric_label, progress_label
 from mpifl.tools.analysis.options import METRICS, NOT_METRICS, Options, scale_of
 from mpifl.tools.analysis.tables import Table
-from mpifl.tools.analysis.trials import PROGRESS, SCALES, SUMS, Group, differing_keys, flatten, format_value
+from mpifl.tools.analysis.trials import PROGRESS, SCALES, SUMS, Group, differing_keys, format_value
 from mpifl.version import source
 
 ASSETS = Path(__file__).with_name("assets")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.config.job import OUTPUT_KEYS
+from mpifl.config.read import flatten
 from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.tables import EvaluationRow
@@ -218,17 +219,6 @@ def flat_config(run: Run) -> dict[str, Any]:
     flat = {printable(key): value for key, value in flatten(run.config).items()}
     if len(flat) > MAX_KEYS:
         raise ConfigError("run file", run.path, f"its configuration has {len(flat)} keys", f"at most {MAX_KEYS}")
-    return flat
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens {"a": {"b": 1}} to {"a.b": 1}; lists become their JSON text."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
     return flat
 
 

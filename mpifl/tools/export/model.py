@@ -15,7 +15,6 @@ from mpifl.errors import ConfigError
 from mpifl.objective import ModuleState
 from mpifl.runfile import Run
 
-HAVE_MODEL = ("completed", "interrupted")  # statuses of runs whose files have a final model
 RESERVED = "__metadata__"  # the key of the header that safetensors keeps for metadata
 
 
@@ -77,7 +76,7 @@ def model_arrays(run: Run, full: bool = False, trust: bool = False, best: bool =
 
     Raises ConfigError for a run whose file does not have the final model, or a layout that does not fit it.
     """
-    if not best and run.status not in HAVE_MODEL:
+    if not (best or run.has_final_model):
         wrong = f"the status is {run.status}, and the file has no final model"
         raise ConfigError("run file", run.path, wrong, "a completed or interrupted run")
     x = run.best_model if best else run.model

@@ -20,7 +20,7 @@ from mpifl.config.types import Config
 from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.reader import DamagedRun
-from mpifl.runfile.replayed import computed_together, first_difference, has_final_model
+from mpifl.runfile.replayed import computed_together, first_difference
 from mpifl.runfile.tables import CLIENTS, TABLES, EvaluationRow
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
@@ -54,7 +54,7 @@ def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
         with open_run(path) as one, open_run(output) as other:
             if text := first_difference(one, other):
                 raise Contradiction(f"{path}: {text}")
-            what = "rows and model" if has_final_model(one) else "rows; the run has no final model"
+            what = "rows and model" if one.has_final_model else "rows; the run has no final model"
     return f"{line}; the replay computed the same {what}"
 
 
