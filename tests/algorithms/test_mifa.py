@@ -118,7 +118,7 @@ def test_the_limit_of_rounds_by_time() -> None:
         ({"cohort": 3}, (r"cohort=3: with period every client takes part as it answers; expected null")),
         (
             {"sampling": "samples"},
-            (r"sampling=samples: with period every client takes part as it answers; expected uniform"),
+            r"sampling=samples: with period every client takes part as it answers; expected uniform",
         ),
     ],
 )

@@ -193,12 +193,12 @@ def test_wrong_options(key: str, value: str, expected: str) -> None:
         (["--figures", "loss"], "mpifl: figures=loss: without --out DIR no files are written; give it as well"),
         (
             ["--reach-in", "time"],
-            ("mpifl: reach-in=time: --reach, whose columns have this unit, is not given; give it as well"),
+            "mpifl: reach-in=time: --reach, whose columns have this unit, is not given; give it as well",
         ),
         (["--all"], "mpifl: all=true: without a selection all runs are shown; expected a STUDY.yaml with one"),
         (
             ["--panels", "lambda"],
-            ("mpifl: panels=lambda: the runs do not differ in it; expected one of the axes, if there were any"),
+            "mpifl: panels=lambda: the runs do not differ in it; expected one of the axes, if there were any",
         ),
         (["--spred", "sd"], "mpifl: option=--spred: mpifl report has none"),
     ],

@@ -60,7 +60,7 @@ WRONG = [
     (
         "algorithm={name: fedadam, optimizer: null}",
         "algorithm.optimizer=None",
-        ("fedadam stands for name: fedavg, optimizer: adam; expected adam"),
+        "fedadam stands for name: fedavg, optimizer: adam; expected adam",
     ),
     ("algorithm={name: fadas, cohort: 3}", "algorithm.cohort=3", "fedbuff has no cohort"),
     (
@@ -72,17 +72,17 @@ WRONG = [
     (
         "algorithm={name: fednova, steps: [1, 1, 1, 1], local_epochs: 1}",
         "algorithm.local_epochs=1",
-        ("steps are given; expected null"),
+        "steps are given; expected null",
     ),
     (
         "algorithm={name: fednova, solver: svrg}",
         "algorithm.solver=svrg",
-        ("a_i is the weight of gradients in plain steps; expected sgd or gd"),
+        "a_i is the weight of gradients in plain steps; expected sgd or gd",
     ),
     (
         "algorithm={name: fednova, solver: torch}",
         "algorithm.solver=torch",
-        ("a_i is the weight of gradients in plain steps; expected sgd or gd"),
+        "a_i is the weight of gradients in plain steps; expected sgd or gd",
     ),
     ("algorithm={name: fednova, mu: 1, solver: {name: sgd, momentum: 0.5}}", "algorithm.mu=1", "known for mu alone"),
     ("algorithm={name: fednova, tau_eff: 0}", "algorithm.tau_eff=0", "mean only or a number above 0"),
@@ -94,7 +94,7 @@ WRONG = [
     (
         "algorithm={name: proxskip, probability: 0.5, period: 2}",
         "algorithm.period=2",
-        ("communication is either random, by probability, or periodic; expected 1"),
+        "communication is either random, by probability, or periodic; expected 1",
     ),
     ("algorithm={name: proxskip, solver: {name: gd, momentum: 0.5}}", "algorithm.solver.momentum=0.5", "plain steps"),
     ("algorithm={name: fedavg, solver: torch}", "algorithm.solver=torch", "is not a torch module"),
@@ -118,7 +118,7 @@ WRONG = [
     (
         "algorithm={name: scaffold, solver: torch}",
         "algorithm.solver=torch",
-        ("c_i of option II is the mean gradient of plain steps, which a torch optimiser does not take"),
+        "c_i of option II is the mean gradient of plain steps, which a torch optimiser does not take",
     ),
     ("algorithm={name: proxskip, solver: torch}", "algorithm.solver=torch", "the corrections are mean gradients"),
     ("algorithm={name: fedpd, gamma: 1, solver: torch}", "algorithm.solver=torch", "closed form of Oracle II"),
@@ -139,30 +139,30 @@ WRONG = [
     (
         "algorithm={name: fedbuff, calibrate: true, trigger: {every: 4}, aggregation: median}",
         "algorithm.aggregation=median",
-        ("a change that a robust rule leaves out would bias all later steps of calibrate; expected mean"),
+        "a change that a robust rule leaves out would bias all later steps of calibrate; expected mean",
     ),
     (
         "algorithm={name: ca2fl, calibrate: false}",
         "algorithm.calibrate=False",
-        ("ca2fl stands for name: fedbuff, calibrate: true; expected True"),
+        "ca2fl stands for name: fedbuff, calibrate: true; expected True",
     ),
     ("algorithm={name: mifa, weights: samples}", "algorithm.weights=samples", "uniform only"),
     ("algorithm=ringmaster", "algorithm.threshold=None", "required with step_rule: ringmaster; expected the delay R"),
     (
         "algorithm={name: async-sgd, threshold: 3}",
         "algorithm.threshold=3",
-        ("given without step_rule: ringmaster; expected null"),
+        "given without step_rule: ringmaster; expected null",
     ),
     ("algorithm={name: ringleader, reply: before}", "algorithm.reply=before", "after only"),
     (
         "algorithm={name: fedcompass, min_steps: 9, max_steps: 5}",
         "algorithm.min_steps=9",
-        ("above max_steps; expected at most 5"),
+        "above max_steps; expected at most 5",
     ),
     (
         "algorithm={name: fednova, normalise: false, tau_eff: 3}",
         "algorithm.tau_eff=3.0",
-        ("normalise: false has no such factor; expected mean"),
+        "normalise: false has no such factor; expected mean",
     ),
     ("algorithm={name: async-feddr, reply: before}", "algorithm.reply=before", "after only"),
     ("algorithm={name: async-feddr, trigger: {every: 2}}", "algorithm.trigger={'every': 2}", "async-feddr has no trig"),
@@ -171,7 +171,7 @@ WRONG = [
     (
         "algorithm={name: feddr, accuracy: absolute}",
         "algorithm.solver=sgd",
-        ("accuracy is given, and the error of other solvers is unknown; expected gd"),
+        "accuracy is given, and the error of other solvers is unknown; expected gd",
     ),
     ("algorithm={name: feddr, regulariser: {name: box, low: 1, high: 0}}", "algorithm.regulariser.high=0", "at least"),
     ("algorithm={name: fedsplit, alpha: 1}", "algorithm.alpha=1", "no such key"),
@@ -180,28 +180,28 @@ WRONG = [
     (
         "algorithm={name: async-comm-sgd, gap: [1, 2]}",
         "algorithm.gap=2 values",
-        ("there are 4 clients; expected one number, or one for each client"),
+        "there are 4 clients; expected one number, or one for each client",
     ),
     ("algorithm={name: fedamp, attention_step: 0.34, sigma: 1.0}", "algorithm.attention_step=0.34", "at most sig"),
     (
         "algorithm={name: feddane, same_set: true, variant: pipelined}",
         "algorithm.same_set=True",
-        ("a pipelined round has one phase; expected false"),
+        "a pipelined round has one phase; expected false",
     ),
     (
         "algorithm={name: fedpd, skip: 0.5, period: 2}",
         "algorithm.period=2",
-        ("rounds are skipped either at random, by skip, or periodically; expected 1"),
+        "rounds are skipped either at random, by skip, or periodically; expected 1",
     ),
     (
         "algorithm={name: fedpd, refresh: 2, solver: svrg}",
         "algorithm.refresh=2",
-        ("only solver: sarah keeps a gradient estimate; expected 1, or that solver"),
+        "only solver: sarah keeps a gradient estimate; expected 1, or that solver",
     ),
     (
         "algorithm={name: fedpd, accuracy: 0.001, solver: sarah}",
         "algorithm.accuracy=0.001",
-        ("only solver: gd computes the full gradient; expected null, or that solver"),
+        "only solver: gd computes the full gradient; expected null, or that solver",
     ),
     (
         "algorithm={name: fedpd, gamma: 0.5, step_weights: relative}",
@@ -211,7 +211,7 @@ WRONG = [
     (
         "algorithm={name: fedprox, drop_percent: 0.5}",
         "algorithm.local_epochs=None",
-        ("stragglers of drop_percent run fewer epochs; expected at least 2"),
+        "stragglers of drop_percent run fewer epochs; expected at least 2",
     ),
     (
         "algorithm={name: fedprox, drop_percent: 0.5, local_epochs: 1}",
@@ -221,12 +221,12 @@ WRONG = [
     (
         "algorithm={name: fedbuff, lost: drop}",
         "algorithm.lost=drop",
-        ("without calibrate the server keeps nothing of single clients; expected keep"),
+        "without calibrate the server keeps nothing of single clients; expected keep",
     ),
     (
         "algorithm={name: asypfl, mode: synchronous, indicators: {name: given, values: [1, 1, 1, 1]}}",
         "algorithm.indicators=given",
-        ("pi_k balances unequal contact rates, which are equal in synchronous rounds; expected equal"),
+        "pi_k balances unequal contact rates, which are equal in synchronous rounds; expected equal",
     ),
     (
         "algorithm={name: asypfl, indicators: {name: given, values: [1, 2]}}",
@@ -260,12 +260,12 @@ WRONG = [
     (
         "algorithm={step_size: 1}",
         "algorithm.name=???",
-        ("required; expected one of ace, apfl, area, async-comm-sgd, async-fedavg, async-feddr, async-sgd,"),
+        "required; expected one of ace, apfl, area, async-comm-sgd, async-fedavg, async-feddr, async-sgd,",
     ),
     (
         "problem.model.init.half_width=1",
         "problem.model.init.name=???",
-        ("required; expected one of zero, constant, uniform, normal"),
+        "required; expected one of zero, constant, uniform, normal",
     ),
     ("algorithm.name=7", "algorithm.name=7", "one of ace, apfl"),
     ("algorithm=json:loads", "algorithm.name=json:loads", "Algorithm"),
@@ -282,7 +282,7 @@ WRONG = [
     (
         "name=a/b",
         "name=a/b",
-        ("no name of a file; expected at most 200 bytes of letters, digits and . + = , @ _ -, the first a"),
+        "no name of a file; expected at most 200 bytes of letters, digits and . + = , @ _ -, the first a",
     ),
     ("name=", "name=None", "text"),
     ("seed=-1", "seed=-1", "from 0 to 2**63 - 1"),
@@ -303,7 +303,7 @@ WRONG = [
     (
         "evaluate={updates: 9, clients: true}",
         "evaluate.clients=True",
-        ("these clients have no test rows of their own; expected false; or set problem.test_split, such as 0.2"),
+        "these clients have no test rows of their own; expected false; or set problem.test_split, such as 0.2",
     ),
     ("problem={model: quadratic, test_split: 0.2}", "problem.test_split=0.2", "quadratic has no data"),
     ("clock.delay={name: fixed, seconds: [1, x]}", "clock.delay.seconds[1]=x", "a number"),
@@ -317,7 +317,7 @@ WRONG = [
     (
         "algorithm=asypfl",
         "clock.delay=exponential",
-        ("it has no separate times of computing and exchanging, which this method needs; expected speed"),
+        "it has no separate times of computing and exchanging, which this method needs; expected speed",
     ),
     ("stop=null", "stop=None", "time"),
     ("stop={}", "stop=None", "at least one of time, updates, accuracy"),

@@ -90,21 +90,21 @@ def test_interpolation_of_nested_keys(path: Path) -> None:
     [
         (
             "output=${oc.env:HOME}.h5",
-            ("output=${oc.env:HOME}.h5: there is no oc.env:HOME; expected ${...} of a key of this job"),
+            "output=${oc.env:HOME}.h5: there is no oc.env:HOME; expected ${...} of a key of this job",
         ),
         ("output=${output}", "output=${output}: it refers to itself, by output -> output; expected another reference"),
         (
             "output=${stop.name}.h5",
-            ("output=${stop.name}.h5: there is no stop.name; expected ${...} of a key of this job"),
+            "output=${stop.name}.h5: there is no stop.name; expected ${...} of a key of this job",
         ),
         (
             "algorithm={name: area, local_steps: '${algorithm}'}",
-            ("algorithm.local_steps=${algorithm}: it refers to itself, by algorithm.local_steps ->"),
+            "algorithm.local_steps=${algorithm}: it refers to itself, by algorithm.local_steps ->",
         ),
         ("output=${}.h5", "output=${}.h5: there is no key without a name; expected ${...} of a key of this job"),
         (
             "output=$name}${",
-            ("output=$name}${: a reference that does not end; expected ${, a key and }, as in ${problem.clients}"),
+            "output=$name}${: a reference that does not end; expected ${, a key and }, as in ${problem.clients}",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_the_run_file_names_the_classes(tmp_path: Path) -> None:
         (f"{OWN}:Missing", "cannot be imported: module 'tests.config.own' has no attribute 'Missing'"),
         (
             "tests.config.broken:Thing",
-            ("cannot be imported: ValueError: nothing can be imported here; expected package.module:Class"),
+            "cannot be imported: ValueError: nothing can be imported here; expected package.module:Class",
         ),
         ("tests.config.exits:Thing", "cannot be imported: SystemExit: 2; expected package.module:Class"),
         (f"{OWN}:Plain", "a subclass of mpifl."),

@@ -116,7 +116,7 @@ def test_code_that_is_trusted_is_named_and_run(
     [
         (
             ["algorithm.name=other:Momentum"],
-            ("algorithm.name=other:Momentum: run.h5 names other code; expected canary:Momentum"),
+            "algorithm.name=other:Momentum: run.h5 names other code; expected canary:Momentum",
         ),
         (["algorithm.name=area"], "algorithm.name=area: run.h5 names other code; expected canary:Momentum"),
         (["problem.model=canary:Momentum"], "problem.model=canary:Momentum: "),
@@ -185,15 +185,15 @@ def test_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, monke
         ({"clients": 10**9}, r"problem.clients is 1000000000; expected that of its run, 2"),
         (
             {"model": {"name": "quadratic", "dim": 10**9}},
-            (r"problem.model.dim is 1000000000; expected at most its 2 parameters"),
+            r"problem.model.dim is 1000000000; expected at most its 2 parameters",
         ),
         (
             {"model": {"name": "mlp", "hidden": [3, 10**9]}},
-            (r"problem.model.hidden is 1000000000; expected at most its 2 parameters"),
+            r"problem.model.hidden is 1000000000; expected at most its 2 parameters",
         ),
         (
             {"data": {"name": "fedpd-synthetic", "dim": 10**9}},
-            (r"problem.data.dim is 1000000000; expected at most its 2 parameters"),
+            r"problem.data.dim is 1000000000; expected at most its 2 parameters",
         ),
     ],
 )

@@ -69,7 +69,7 @@ WRONG = [
     ("problem.options.case=label", "client 3: Target 2 is out of bounds."),
     (
         "problem.options.case=unseeded",
-        ("rank 2: client 3 has other rows on rank 0; expected the same data on every rank; seed what is drawn"),
+        "rank 2: client 3 has other rows on rank 0; expected the same data on every rank; seed what is drawn",
     ),
     ("problem.options.case=elsewhere", "rank 2: here are 3 clients, and 4 on rank 0"),
     ("algorithm={name: fedavg, cohort: 5}", "algorithm.cohort=5"),

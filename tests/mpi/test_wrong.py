@@ -47,11 +47,11 @@ WRONG = [
     ("run {job} algorithm={name: fedavg, reply: before}", "algorithm.reply=before: not valid; expected deferred only"),
     (
         "run {job} algorithm={name: fedasync, reply: deferred}",
-        ("reply=deferred: not valid; expected one of before, after"),
+        "reply=deferred: not valid; expected one of before, after",
     ),
     (
         "run {job} algorithm.reply=deferred algorithm.trigger.every=9",
-        ("algorithm.trigger.every=9: replies are deferred, and there are 7 clients; expected at most 7"),
+        "algorithm.trigger.every=9: replies are deferred, and there are 7 clients; expected at most 7",
     ),
     ("run {job} algorithm.trigger={every: 2, period: 1}", "algorithm.trigger"),
     ("run {job} algorithm.trigger.every=0", "algorithm.trigger.every=0"),

@@ -157,21 +157,21 @@ def test_wrong_label(tmp_path: Path, name: str, kind: str, column: str, highest:
         ),
         (
             lambda b: (b[0], {"other": b[1]["labels"]}),
-            (r"its entry labels is something else; expected a list with one label for each of 3 images"),
+            r"its entry labels is something else; expected a list with one label for each of 3 images",
         ),
         (lambda b: (b[0][:, :-1], b[1]), r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
         (
             lambda b: (b[0].reshape(-1)[:3072], b[1]),
-            (r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
+            r"its entry data is something else; expected unsigned bytes \(rows, 3072\)",
         ),
         (
             lambda b: (b[0].astype(np.int16), b[1]),
-            (r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
+            r"its entry data is something else; expected unsigned bytes \(rows, 3072\)",
         ),
         (lambda b: (b[0].tolist(), b[1]), r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
         (
             lambda b: (b[0], {"labels": ["cat"] * 3}),
-            (r"its entry labels is something else; expected a list with one label for each of 3 images"),
+            r"its entry labels is something else; expected a list with one label for each of 3 images",
         ),
         (lambda b: (b[0][:0], {"labels": []}), ""),
     ],

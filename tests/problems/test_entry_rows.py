@@ -190,7 +190,7 @@ def test_a_personal_model_is_tested_on_its_clients_rows(tmp_path: Path) -> None:
             "label",
             "one",
             {},
-            ("client 0: Target 2 is out of bounds.; expected a loss that takes outputs [2, 2] and targets [2]"),
+            "client 0: Target 2 is out of bounds.; expected a loss that takes outputs [2, 2] and targets [2]",
         ),
         ("not collated", "one", {}, "client 0: stack expects"),
         ("no function", "one", {}, "collate, the sixth, is int; expected None or a function from rows to a batch"),
@@ -200,7 +200,7 @@ def test_a_personal_model_is_tested_on_its_clients_rows(tmp_path: Path) -> None:
             "tensors",
             "own",
             {"test_split": 0.2},
-            ("problem.test_split=0.2: tests.problems.test_entry_rows:entry returns test rows for each client"),
+            "problem.test_split=0.2: tests.problems.test_entry_rows:entry returns test rows for each client",
         ),
     ],
 )

@@ -114,7 +114,7 @@ NO_FUNCTION = 5
         ("momentum", "0 has no momentum, so it counts the batches of all clients of a rank; expected a momentum"),
         (
             "one row",
-            ("client 1: Expected more than 1 value per channel when training, got input size torch.Size([1, 3])"),
+            "client 1: Expected more than 1 value per channel when training, got input size torch.Size([1, 3])",
         ),
         ("shape", "client 0: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)"),
         ("outputs", "the module returns tuple of 2; expected a tensor"),
@@ -125,7 +125,7 @@ NO_FUNCTION = 5
         ("loss number", "the loss is float; expected a tensor"),
         (
             "loss constant",
-            ("the loss does not depend on the module's parameters; expected one that can be differentiated"),
+            "the loss does not depend on the module's parameters; expected one that can be differentiated",
         ),
         ("loss nan", ("the loss of the first rows of client 0 is nan; expected a finite loss at the initial model")),
         ("mapping", "datasets, the third, is dict of 0, 1, 2; expected a list of the clients' data sets"),
@@ -135,10 +135,7 @@ NO_FUNCTION = 5
         ("no length", "the data set of client 1 is iterator; expected one with len() and [k]"),
         ("no pair", "row 0 of client 1 is Tensor; expected rows (x, y), as TensorDataset(x, y) has"),
         ("three parts", "the rows of client 0 have 3 parts; expected (x, y)"),
-        (
-            "ragged",
-            ("the inputs of client 2 make no tensor: stack expects each tensor to be equal size, but got [3] at"),
-        ),
+        ("ragged", "the inputs of client 2 make no tensor: stack expects each tensor to be equal size, but got [3] at"),
         (
             "text",
             (
@@ -151,7 +148,7 @@ NO_FUNCTION = 5
         ("targets double", "the targets of client 0 are float64; expected float64"),
         (
             "targets flat",
-            ("client 0: Using a target size (torch.Size([2])) that is different to the input size (torch.Size([2,"),
+            "client 0: Using a target size (torch.Size([2])) that is different to the input size (torch.Size([2,",
         ),
         ("nan", "among the inputs of client 1 is nan or infinity"),
         ("label", "client 1: Target 2 is out of bounds."),

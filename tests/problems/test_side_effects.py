@@ -236,15 +236,15 @@ def entry(module: str = "Base", loss: str = "") -> Any:
     [
         (
             {"module": "IntegerBuffer"},
-            ("a forward pass changes steps; expected buffers that stay as they are, running statistics apart"),
+            "a forward pass changes steps; expected buffers that stay as they are, running statistics apart",
         ),
         (
             {"module": "BoolBuffer"},
-            ("a forward pass changes seen; expected buffers that stay as they are, running statistics apart"),
+            "a forward pass changes seen; expected buffers that stay as they are, running statistics apart",
         ),
         (
             {"module": "ComplexBuffer"},
-            ("a forward pass changes phase; expected buffers that stay as they are, running statistics apart"),
+            "a forward pass changes phase; expected buffers that stay as they are, running statistics apart",
         ),
         (
             {"module": "Weights"},
@@ -252,30 +252,30 @@ def entry(module: str = "Base", loss: str = "") -> Any:
         ),
         (
             {"module": "Number"},
-            ("a forward pass changes steps; expected values that stay as they are, as clients share module and loss"),
+            "a forward pass changes steps; expected values that stay as they are, as clients share module and loss",
         ),
         (
             {"module": "ClassNumber"},
-            ("a forward pass changes steps; expected values that stay as they are, as clients share module and loss"),
+            "a forward pass changes steps; expected values that stay as they are, as clients share module and loss",
         ),
         ({"module": "Nested"}, "a forward pass changes linear.1.log"),
         ({"module": "Hidden"}, "a forward pass changes hidden"),
         ({"module": "FirstRows"}, "a forward pass changes centre"),
         (
             {"module": "OwnGenerator"},
-            ("a forward pass changes draw; expected values that stay as they are, as clients share module and loss"),
+            "a forward pass changes draw; expected values that stay as they are, as clients share module and loss",
         ),
         (
             {"module": "TorchGenerator"},
-            ("a forward pass changes draw; expected values that stay as they are, as clients share module and loss"),
+            "a forward pass changes draw; expected values that stay as they are, as clients share module and loss",
         ),
         (
             {"module": "NumPy"},
-            ("the module or the loss draws from NumPy's generator; expected draws from torch's generator alone"),
+            "the module or the loss draws from NumPy's generator; expected draws from torch's generator alone",
         ),
         (
             {"module": "Python"},
-            ("the module or the loss draws from Python's generator; expected draws from torch's generator alone"),
+            "the module or the loss draws from Python's generator; expected draws from torch's generator alone",
         ),
         ({"loss": "object"}, "a forward pass changes loss.calls"),
         ({"loss": "method"}, "a forward pass changes loss.calls"),

@@ -185,7 +185,7 @@ def test_wrong_options_of_a_trace(tmp_path: Path) -> None:
         ({"after": "off", "period": 9.0}, r"^period=9.0: the trace has after=off; expected null$"),
         (
             {"after": "repeat"},
-            (r"^period=None: the trace has after=repeat; expected the length of the trace in seconds$"),
+            r"^period=None: the trace has after=repeat; expected the length of the trace in seconds$",
         ),
         (
             {"after": "repeat", "period": 4.0},
@@ -315,7 +315,7 @@ def test_rate_of_uploads(count: int) -> None:
         ("{name: renewal, off: -1}", "clock.availability.off=-1.0: not valid"),
         (
             "{name: renewal, on: [1, 2]}",
-            ("clock.availability.on=2 values: there are 7 clients; expected one number, or one for each client"),
+            "clock.availability.on=2 values: there are 7 clients; expected one number, or one for each client",
         ),
         (
             "{name: renewal, off: [1, 1, x, 1, 1, 1, 1]}",
@@ -323,16 +323,16 @@ def test_rate_of_uploads(count: int) -> None:
         ),
         (
             "{name: renewal, distribution: normal}",
-            ("clock.availability.distribution=normal: not valid; expected one of exponential, fixed"),
+            "clock.availability.distribution=normal: not valid; expected one of exponential, fixed",
         ),
         ("{name: renewal, start: off}", "clock.availability.start=off: not valid; expected one of stationary, on"),
         (
             "{name: renewal, interrupted: lost}",
-            ("clock.availability.interrupted=lost: not valid; expected one of paused, restart"),
+            "clock.availability.interrupted=lost: not valid; expected one of paused, restart",
         ),
         (
             "{name: renewal, spread: 0}",
-            ("clock.availability.spread=0.0: not valid; expected a number from 1e-06 to 1000000"),
+            "clock.availability.spread=0.0: not valid; expected a number from 1e-06 to 1000000",
         ),
         ("{name: trace, path: x.csv}", "clock.availability.after=???: required; expected one of off, repeat"),
         ("{name: trace, after: off}", "clock.availability.path='': it is not a regular file"),
@@ -342,7 +342,7 @@ def test_rate_of_uploads(count: int) -> None:
         ),
         (
             "{name: renewal, cohort_from: available}",
-            ("clock.availability.cohort_from=available: the algorithm is area, and it has no cohorts; expected all"),
+            "clock.availability.cohort_from=available: the algorithm is area, and it has no cohorts; expected all",
         ),
     ],
 )

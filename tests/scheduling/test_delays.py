@@ -148,16 +148,16 @@ def test_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.CaptureF
         ),
         (
             "{name: exponential, rate: 1e-308}",
-            ("clock.delay.rate=1e-308: not valid; expected a number from 1e-09 to 1000000000"),
+            "clock.delay.rate=1e-308: not valid; expected a number from 1e-09 to 1000000000",
         ),
         (
             "{name: exponential, spread: 1e308}",
-            ("clock.delay.spread=1e+308: not valid; expected a number from 0 to 1000000000"),
+            "clock.delay.spread=1e+308: not valid; expected a number from 0 to 1000000000",
         ),
         ("{name: speed, compute: 1e300}", "clock.delay.compute=1e+300: not valid"),
         (
             "{name: speed, spread: 1e300}",
-            ("clock.delay.spread=1e+300: not valid; expected a number above 0 and up to 1000000000"),
+            "clock.delay.spread=1e+300: not valid; expected a number above 0 and up to 1000000000",
         ),
     ],
 )

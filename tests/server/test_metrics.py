@@ -235,7 +235,7 @@ def test_a_function_that_goes_wrong_later_ends_the_run(right: int, tmp_path: Pat
         ("evaluate.metrics=[auroc, f1]", "evaluate.metrics[1]=f1: no such metric"),
         (
             "evaluate.metrics=[auroc, auroc]",
-            ("evaluate.metrics=auroc, auroc: a name is there twice; expected at most 20 names that differ"),
+            "evaluate.metrics=auroc, auroc: a name is there twice; expected at most 20 names that differ",
         ),
         ("evaluate.metrics=['a b:c']", "evaluate.metrics[0]=a b:c: no name of a function, or too long"),
         ("evaluate.metrics=auroc", "evaluate.metrics=auroc: not valid; expected a list of texts"),
@@ -255,7 +255,7 @@ def test_wrong_metrics(override: str, says: str, tmp_path: Path) -> None:
         ({"entry": "tests.problems.test_validation:entry"}, "there are no test rows"),
         (
             {"entry": f"{HERE}:regression"},
-            (r"this problem has no class labels, or no scores of the classes; expected none"),
+            r"this problem has no class labels, or no scores of the classes; expected none",
         ),
     ],
 )

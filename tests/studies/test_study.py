@@ -124,17 +124,13 @@ WRONG = [
     (
         "clock.delay.spread: []",
         "clock.delay.spread: [0, 5]",
-        ("axes.clock.delay.spread=[]: empty; expected at least one value"),
+        "axes.clock.delay.spread=[]: empty; expected at least one value",
     ),
-    (
-        "clock.delay.spread: [0, x]",
-        "clock.delay.spread: [0, 5]",
-        ("clock.delay.spread=x: not valid; expected a number"),
-    ),
+    ("clock.delay.spread: [0, x]", "clock.delay.spread: [0, 5]", "clock.delay.spread=x: not valid; expected a number"),
     (
         "clock.delay.spread: [0, 0]",
         "clock.delay.spread: [0, 5]",
-        ("these two are the same job; expected runs that differ"),
+        "these two are the same job; expected runs that differ",
     ),
     ("trials: 0", "trials: 2", "trials=0: no number of trials; expected a number of at least 1, or a list of seeds"),
     ("trials: [0, 0]", "trials: 2", "trials=[0, 0]: a seed is there twice; expected seeds that differ"),
@@ -142,7 +138,7 @@ WRONG = [
     (
         "trials: true",
         "trials: 2",
-        ("trials=True: no number of trials; expected a number of at least 1, or a list of seeds"),
+        "trials=True: no number of trials; expected a number of at least 1, or a list of seeds",
     ),
     ("trials: [-1]", "trials: 2", "trials.seeds"),
     ("", "trials: 2", "trials=???: required"),
@@ -151,14 +147,14 @@ WRONG = [
     (
         "trials: 2\nexclude: [{method: X}]",
         "trials: 2",
-        ('"X"}: no combination has these; expected labels of at least one combination of the axes'),
+        '"X"}: no combination has these; expected labels of at least one combination of the axes',
     ),
     ("trials: 2\nexclude: [3]", "trials: 2", "exclude[0]=3: no section; expected labels by axis: {method: AREA}"),
     ("trials: 2\nexclude: {}", "trials: 2", "exclude={}: something else; expected a list of labels by axis"),
     (
         "trials: 2\nexclude: [{method: AREA}, {method: FedAvg}]",
         "trials: 2",
-        ("exclude=2 items: they leave no combination of the axes; expected items that leave at least one"),
+        "exclude=2 items: they leave no combination of the axes; expected items that leave at least one",
     ),
     ("trials: 1000000000", "trials: 2", "trials=1000000000: too many; expected at most 100,000 trials"),
     ("trials: 20000", "trials: 2", "trials=20000: the study has 160,000 runs; expected at most 100,000"),
@@ -170,7 +166,7 @@ WRONG = [
     (
         "{from: 0, to: 1, linear: 1000000000}",
         "[0, 5]",
-        ("axes.clock.delay.spread.linear=1000000000: too many; expected at most 100,000 values"),
+        "axes.clock.delay.spread.linear=1000000000: too many; expected at most 100,000 values",
     ),
     ("{from: 0, to: 1, linear: 90000}", "[0, 5]", "axes=360000 combinations: too many; expected at most 100,000"),
     ("trials: 2\nset: {stop.tiem: 3}", "trials: 2", "stop.tiem=3: no such key; the nearest is stop.time"),
@@ -178,13 +174,13 @@ WRONG = [
     (
         "trials: 2\nset: {output: x.h5}",
         "trials: 2",
-        ("set.output=x.h5: no such key here; the folder of the run files is the key output of the study file"),
+        "set.output=x.h5: no such key here; the folder of the run files is the key output of the study file",
     ),
     ("seed: [1, 2]", "clock.delay.spread: [0, 5]", "axes.seed=1: no such key here; trials has the seeds of the runs"),
     (
         "trials: 2\nselect: {over: step_sise}",
         "trials: 2",
-        ("select.over=step_sise: no such axis; expected one of method, algorithm.step_size, clock.delay.spread"),
+        "select.over=step_sise: no such axis; expected one of method, algorithm.step_size, clock.delay.spread",
     ),
     ("trials: 2\nselect: {over: method, by: loss}", "trials: 2", "select.by=loss: not valid"),
     (
@@ -195,27 +191,27 @@ WRONG = [
     (
         "trials: 2\nselect: {over: method, by: validation_loss}",
         "trials: 2",
-        ("select.by=validation_loss: method AREA, algorithm.step_size 10, clock.delay.spread 0, seed 0 has no"),
+        "select.by=validation_loss: method AREA, algorithm.step_size 10, clock.delay.spread 0, seed 0 has no",
     ),
     (
         "trials: 2\nselect: {over: method, by: gradient_norm}",
         "trials: 2",
-        ("method AREA, algorithm.step_size 10, clock.delay.spread 0, seed 0 has no gradient norm"),
+        "method AREA, algorithm.step_size 10, clock.delay.spread 0, seed 0 has no gradient norm",
     ),
     (
         "trials: 2\nselect: {over: method, rule: largest-finite}",
         "trials: 2",
-        ("method has the value AREA; expected an axis of numbers"),
+        "method has the value AREA; expected an axis of numbers",
     ),
     (
         "trials: 2\nselect: {over: method, seeds: [0, 1]}",
         "trials: 2",
-        ("not a part of the trials' seeds; expected some, not all, of [0, 1]"),
+        "not a part of the trials' seeds; expected some, not all, of [0, 1]",
     ),
     (
         "trials: 2\nselect: {over: method, seeds: [5]}",
         "trials: 2",
-        ("not a part of the trials' seeds; expected some, not all, of [0, 1]"),
+        "not a part of the trials' seeds; expected some, not all, of [0, 1]",
     ),
     ("trials: 2\nbudget: 0", "trials: 2", "budget=0: not valid; expected an integer of at least 1 or null"),
     ("trials: 2\nretries: -1", "trials: 2", "retries=-1: not valid; expected an integer of at least 0"),
@@ -223,7 +219,7 @@ WRONG = [
     (
         "trials: 2\nranks: 8",
         "trials: 2",
-        ("ranks=8: a run has at most 6 clients, and one more rank for the server; expected at most 7"),
+        "ranks=8: a run has at most 6 clients, and one more rank for the server; expected at most 7",
     ),
     ("trials: 2\nouput: x", "trials: 2", "ouput=x: no such key; the nearest is output"),
     ("name: small\nname: b", "name: small", "duplicate key name"),
@@ -262,7 +258,7 @@ def test_wrong_command_lines(write: Write, refused: Callable[..., str], line: st
         ("", "ranks=3: no mpirun is beside Python or on the PATH; expected 1"),
         (
             "none/mpirun",
-            ("MPIFL_MPIEXEC=none/mpirun: no such program; expected one that starts MPI ranks, such as mpirun"),
+            "MPIFL_MPIEXEC=none/mpirun: no such program; expected one that starts MPI ranks, such as mpirun",
         ),
     ],
 )

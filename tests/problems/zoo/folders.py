@@ -606,71 +606,50 @@ def semicolons(path: Path) -> None:
     (path / "a.csv").write_text((path / "a.csv").read_text().replace(",", ";"))
 
 
-@refused("column b has '' in row 2", target="target")
-def missing_value(path: Path) -> None:
-    """An empty cell."""
-    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,,1\n")
+TABLES: dict[str, tuple[str, dict[str, str]]] = {  # tables that are refused: what the line says, and the files
+    "missing_value": ("column b has '' in row 2", {"a.csv": "a,b,target\n1,2,0\n3,,1\n"}),  # an empty cell
+    "not_available": (
+        "column b has 'NA' in row 2",
+        {"a.csv": "a,b,target\n1,2,0\n3,NA,1\n"},
+    ),  # another way to say that a value is missing
+    "table_with_nan": ("x[1, 1] is nan", {"a.csv": "a,b,target\n1,2,0\n3,nan,1\n"}),  # a value that is no number
+    "no_label": ("column target has no value in row 2", {"a.csv": "a,b,target\n1,2,0\n3,4,\n"}),  # an empty label
+    "short_row": ("row 2 has 2 values", {"a.csv": "a,b,target\n1,2,0\n3,4\n"}),  # a row that was cut off
+    "other_columns": (
+        "column b is either here or in",
+        {"a.csv": "a,b,target\n1,2,0\n3,4,1\n", "b.csv": "a,c,target\n1,2,0\n3,4,1\n"},
+    ),  # a column in one file alone
+    "column_twice": ("all different", {"a.csv": "a,a,target\n1,2,0\n3,4,1\n"}),  # two columns of one name
+    "numbers_of_rows": (
+        "to_csv(index=False)",
+        {"a.csv": ",a,target\n0,2,0\n1,4,1\n"},
+    ),  # the unnamed first column of pandas is no feature
+    "underscores": (
+        "column a has '1_000' in row 1",
+        {"a.csv": "a,b,target\n1_000,2,0\n3,4,1\n"},
+    ),  # numbers of Python alone
+    "header_alone": ("x has no rows", {"a.csv": "a,b,target\n"}),  # a header without rows
+}
 
 
-@refused("column b has 'NA' in row 2", target="target")
-def not_available(path: Path) -> None:
-    """Another way to say so."""
-    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,NA,1\n")
+def texts(files: dict[str, str]) -> Writer:
+    def write(path: Path) -> None:
+        for name, text in files.items():
+            (path / name).write_text(text)
+
+    return write
 
 
-@refused("x[1, 1] is nan", target="target")
-def table_with_nan(path: Path) -> None:
-    """And another."""
-    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,nan,1\n")
-
-
-@refused("column target has no value in row 2", target="target")
-def no_label(path: Path) -> None:
-    """An empty label."""
-    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,4,\n")
-
-
-@refused("row 2 has 2 values", target="target")
-def short_row(path: Path) -> None:
-    """A row that was cut off."""
-    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,4\n")
-
-
-@refused("column b is either here or in", target="target")
-def other_columns(path: Path) -> None:
-    """A column in one file alone."""
-    (path / "a.csv").write_text("a,b,target\n1,2,0\n3,4,1\n")
-    (path / "b.csv").write_text("a,c,target\n1,2,0\n3,4,1\n")
-
-
-@refused("all different", target="target")
-def column_twice(path: Path) -> None:
-    """Two columns of one name."""
-    (path / "a.csv").write_text("a,a,target\n1,2,0\n3,4,1\n")
-
-
-@refused("to_csv(index=False)", target="target")
-def numbers_of_rows(path: Path) -> None:
-    """The unnamed first column of pandas is no feature."""
-    (path / "a.csv").write_text(",a,target\n0,2,0\n1,4,1\n")
-
-
-@refused("column a has '1_000' in row 1", target="target")
-def underscores(path: Path) -> None:
-    """Numbers of Python alone."""
-    (path / "a.csv").write_text("a,b,target\n1_000,2,0\n3,4,1\n")
+for _name, (_says, _files) in TABLES.items():
+    _write = texts(_files)
+    _write.__name__ = _name
+    refused(_says, target="target")(_write)
 
 
 @refused("a.csv: cannot be read", target="target")
 def other_encoding(path: Path) -> None:
     """UTF-16."""
     table(path / "a.csv", *clients()[0], encoding="utf-16")
-
-
-@refused("x has no rows", target="target")
-def header_alone(path: Path) -> None:
-    """No row."""
-    (path / "a.csv").write_text("a,b,target\n")
 
 
 # -- LEAF --------------------------------------------------------------------------------------------------------------
