@@ -77,141 +77,127 @@ class Clock(Protocol):
         """
 
 
+class Contact(NamedTuple):
+    """A contact as the clock foresees it when its message is sent; times in s of the run's clock."""
+
+    sent: float
+    due: float  # when it is over
+    compute: float  # s of computing by the delay model; nan: it has no such time
+    exchange: float  # s of exchanging, likewise
+    waited: float  # s that the message waits until its client is on; inf: the client is not on again for long enough
+
+
+class ContactModel:
+    """Foresees contacts by the delay model and, if clients go on and off, by their timeline."""
+
+    def __init__(
+        self, contact_times: ContactTimes, split_times: SplitTimes | None = None, timeline: Timeline | None = None
+    ) -> None:
+        self._contact_times, self._split_times, self.timeline = contact_times, split_times, timeline
+
+    def contact(self, i: int, round: int, work: int, sent: float) -> Contact:
+        """The contact of client i's message that asks for `work` units and is sent at `sent` (s)."""
+        compute = exchange = nan
+        if self._split_times:
+            compute, exchange = self._split_times(i, round, work)
+            seconds = compute + exchange
+        else:
+            seconds = self._contact_times(i, round)
+        if not self.timeline:
+            return Contact(sent, sent + seconds, compute, exchange, 0.0)
+        begin, due = self.timeline.contact(i, sent, seconds)
+        return Contact(sent, due, compute, exchange, begin - sent if due < inf else inf)
+
+
 class RealClock:
-    """Seconds of wall time since `start`."""
+    """Seconds of wall time since `start`.
+
+    The message tells a client's rank for how long it holds the update back: until the contact is over. Where clients go
+    on and off, an update that arrives while its client is off, because computing or the network took longer, waits at
+    the server until the client is on.
+    """
 
     deterministic = False
-    held = 0
-    is_stalled = False
 
-    def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
-        self._contact_times, self._split_times, self.time = contact_times, split_times, 0.0
+    def __init__(
+        self, contact_times: ContactTimes, split_times: SplitTimes | None = None, timeline: Timeline | None = None
+    ) -> None:
+        self._model, self.time = ContactModel(contact_times, split_times, timeline), 0.0
         self._last_receive, self.timed_out = 0.0, False  # _last_receive: s, when updates were last asked for
-        # By client: when its message was sent (s), and the emulated times of computing and exchange.
-        self._in_flight: dict[int, tuple[float, tuple[float, float] | None]] = {}
-        self._asked: dict[int, float] = {}  # client in flight -> s that its contact is to take
+        self._in_flight: dict[int, Contact] = {}  # by client
+        self._held = DueQueue[Update]()  # updates that have arrived, until their clients are on
         self.contacts, self.asked, self.took = 0, 0.0, 0.0  # contacts with a delay, s that they were to take, and took
 
     @property
     def has_in_flight(self) -> bool:
         return bool(self._in_flight)
 
+    @property
+    def is_stalled(self) -> bool:
+        return self.has_in_flight and all(contact.waited == inf for contact in self._in_flight.values())
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
     def start(self) -> None:
         self._origin = time.perf_counter() - self.time
 
     def cancel(self, i: int) -> None:
         self._in_flight.pop(i, None)
-        self._asked.pop(i, None)
+        self._held.discard(i)
 
     def save(self) -> ClockState:
-        times = [times or (nan, nan) for _, times in self._in_flight.values()]
+        """Updates that are held are in flight: a resume sends them again."""
+        contacts = self._in_flight.values()
         return ClockState(
-            self.now(), list(self._in_flight), [sent for sent, _ in self._in_flight.values()],
-            [compute for compute, _ in times], [exchange for _, exchange in times], [0.0] * len(times),
+            self.now(), list(self._in_flight), [c.sent for c in contacts], [c.compute for c in contacts],
+            [c.exchange for c in contacts], [c.waited for c in contacts],
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
         self.time = self._last_receive = saved.time
-        in_flight = zip(saved.client, saved.due, saved.compute, saved.exchange, strict=True)
-        self._in_flight = {i: (sent, None if isnan(c) else (c, e)) for i, sent, c, e in in_flight}
+        columns = saved.client, saved.due, saved.compute, saved.exchange, saved.waited
+        for i, sent, *others in zip(*columns, strict=True):
+            self._in_flight[i] = Contact(sent, sent, *others)  # due when it was sent: not among those in `asked`
 
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        times = self._split_times(i, round, work) if self._split_times else None
-        self._in_flight[i] = time.perf_counter() - self._origin, times
-        self._asked[i] = sum(times) if times else self._contact_times(i, round)
-        return self._asked[i]
+        self._in_flight[i] = contact = self._model.contact(i, round, work, self.now())
+        return contact.due - contact.sent
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         end = min(deadline, stop)
         if end == inf and not self._in_flight:
             raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
-        now = time.perf_counter() - self._origin
+        if end == inf and self._model.timeline and self.is_stalled:
+            raise RunFailed(STALLED)
+        now = self.now()
         # Events already overdue at the last receive come first. Later ones wait for one receive, so that they cannot
         # starve updates.
         if now < end or (self._last_receive < end and now < stop):
             got = self._receive(source, min(POLL_INTERVAL, max(0.0, end - now)))
-            self._last_receive = self.time = now = time.perf_counter() - self._origin
+            self._last_receive = self.time = now = self.now()
             if got:
                 self.timed_out = False
                 i, update = got
-                sent, times = self._in_flight.pop(i)
-                if asked := self._asked.pop(i, 0.0):  # 0 also where the message was sent before a resume
-                    self.contacts, self.asked, self.took = self.contacts + 1, self.asked + asked, self.took + now - sent
+                contact = self._in_flight.pop(i)
+                if contact.due > contact.sent:
+                    self.contacts, self.took = self.contacts + 1, self.took + now - contact.sent
+                    self.asked += contact.due - contact.sent
                 # The times of the delay model if it has them, else those that were measured.
-                compute, exchange = times or (update.compute, now - sent - update.busy)
-                return i, update._replace(compute=compute, exchange=exchange, time=now)
+                compute, exchange = contact.compute, contact.exchange
+                if isnan(compute):
+                    compute, exchange = update.compute, now - contact.sent - update.busy
+                return i, update._replace(compute=compute, exchange=exchange, time=now, waited=contact.waited)
         elif self.time < stop:
             self.time = now
         self.timed_out = self.time < end
         return None
 
     def _receive(self, source: UpdateSource, timeout: float) -> tuple[int, Update] | None:
-        """The next update of any client, as `UpdateSource.receive_any`."""
-        return source.receive_any(timeout)
-
-    def now(self) -> float:
-        """The time (s) at this instant."""
-        return time.perf_counter() - self._origin
-
-    def on_seconds(self, i: int, seconds: float) -> float:
-        return seconds
-
-
-class IntermittentRealClock(RealClock):
-    """Seconds of wall time since `start`; clients go on and off as the timeline says.
-
-    The message tells a client's rank for how long it holds the update back: until the contact is over by the timeline.
-    An update that arrives while its client is off, because computing or the network took longer, waits at the server
-    until the client is on.
-    """
-
-    def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None, timeline: Timeline) -> None:
-        super().__init__(contact_times, split_times)
-        self._timeline = timeline
-        self._waits: dict[int, float] = {}  # client in flight -> s that its message waits; inf: it is never over
-        self._held = DueQueue[Update]()  # updates that have arrived, until their clients are on
-
-    @property
-    def held(self) -> int:  # type: ignore[override]
-        return len(self._held)
-
-    @property
-    def is_stalled(self) -> bool:  # type: ignore[override]
-        return bool(self._waits) and min(self._waits.values()) == inf
-
-    def cancel(self, i: int) -> None:
-        super().cancel(i)
-        self._waits.pop(i, None)
-        self._held.discard(i)
-
-    def save(self) -> ClockState:
-        """Updates that are held are in flight: a resume sends them again."""
-        saved = super().save()
-        saved.waited[:] = [self._waits[i] for i in saved.client]
-        return saved
-
-    def load(self, saved: ClockState) -> None:
-        super().load(saved)
-        self._waits = dict(zip(saved.client, saved.waited, strict=True))
-
-    def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        seconds = super().contact_time(i, round, work)
-        sent, _ = self._in_flight[i]
-        begin, over = self._timeline.contact(i, sent, seconds)
-        self._waits[i] = begin - sent if over < inf else inf
-        self._asked[i] = over - sent
-        return over - sent
-
-    def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
-        if deadline == stop == inf and self.is_stalled:
-            raise RunFailed(STALLED)
-        if not (got := super().next_update(source, deadline, stop)):
-            return None
-        i, update = got
-        return i, update._replace(waited=self._waits.pop(i))
-
-    def _receive(self, source: UpdateSource, timeout: float) -> tuple[int, Update] | None:
         """The next update whose client is on; one whose client is off is held until then."""
+        if not (timeline := self._model.timeline):
+            return source.receive_any(timeout)
         now = self.now()
         if due := self._held.pop_due(now):
             return due
@@ -219,22 +205,19 @@ class IntermittentRealClock(RealClock):
             return None
         i, update = got
         now = self.now()
-        if (on := self._timeline.next_on(i, now)) <= now:
+        if (on := timeline.next_on(i, now)) <= now:
             return got
         self._held.add(i, on, source.keep_update(i, update))
         return None
 
+    def now(self) -> float:
+        """The time (s) at this instant."""
+        return time.perf_counter() - self._origin
+
     def on_seconds(self, i: int, seconds: float) -> float:
         now = self.now()
-        return self._timeline.on_seconds(i, max(0.0, now - seconds), now)
-
-
-class Contact(NamedTuple):
-    """What the clock knows of a contact before it is over."""
-
-    compute: float = nan  # s of computing, where the delay model has it
-    exchange: float = nan  # s of exchanging, where the delay model has it
-    waited: float = 0.0  # s that the message waits until its client is on
+        timeline = self._model.timeline
+        return timeline.on_seconds(i, max(0.0, now - seconds), now) if timeline else seconds
 
 
 class VirtualClock:
@@ -246,8 +229,7 @@ class VirtualClock:
     def __init__(
         self, contact_times: ContactTimes, split_times: SplitTimes | None = None, timeline: Timeline | None = None
     ) -> None:
-        self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
-        self._timeline = timeline
+        self._model, self.time, self.timed_out = ContactModel(contact_times, split_times, timeline), 0.0, False
         self._due = DueQueue[Contact]()
 
     @property
@@ -267,27 +249,19 @@ class VirtualClock:
         entries = self._due.entries()
         contacts = [contact for _, contact in entries.values()]
         return ClockState(
-            self.time, list(entries), [due for due, _ in entries.values()], [c.compute for c in contacts],
+            self.time, list(entries), [c.due for c in contacts], [c.compute for c in contacts],
             [c.exchange for c in contacts], [c.waited for c in contacts],
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
         self.time = saved.time
         columns = saved.client, saved.due, saved.compute, saved.exchange, saved.waited
-        for i, due, compute, exchange, waited in zip(*columns, strict=True):
-            self._due.add(i, due, Contact(compute, exchange, waited))
+        for i, due, *others in zip(*columns, strict=True):
+            self._due.add(i, due, Contact(nan, due, *others))
 
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        compute = exchange = nan
-        if self._split_times:
-            compute, exchange = self._split_times(i, round, work)
-            delay = compute + exchange
-        else:
-            delay = self._contact_times(i, round)
-        begin, due = self.time, self.time + delay
-        if self._timeline:
-            begin, due = self._timeline.contact(i, self.time, delay)
-        self._due.add(i, due, Contact(compute, exchange, begin - self.time))
+        contact = self._model.contact(i, round, work, self.time)
+        self._due.add(i, contact.due, contact)
         return 0.0
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:

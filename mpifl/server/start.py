@@ -12,7 +12,7 @@ from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import RunResult, inside
 from mpifl.scheduling.availability import NextOn, checked_periods
-from mpifl.scheduling.clocks import Clock, IntermittentRealClock, RealClock, VirtualClock
+from mpifl.scheduling.clocks import Clock, RealClock, VirtualClock
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.polls import LocalProgress, exchange_times
@@ -239,11 +239,7 @@ def _open_run_file(
 def _live_schedule(
     job: Job, delays: tuple[ContactTimes, SplitTimes | None], timeline: Timeline | None, progress: LocalProgress | None
 ) -> LiveSchedule:  # fmt: skip
-    clock: Clock
-    if job.clock.mode == "virtual":
-        clock = VirtualClock(*delays, timeline)
-    else:
-        clock = IntermittentRealClock(*delays, timeline) if timeline else RealClock(*delays)
+    clock: Clock = (VirtualClock if job.clock.mode == "virtual" else RealClock)(*delays, timeline)
     return LiveSchedule(
         clock, job.algorithm.aggregation_trigger(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
         evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,

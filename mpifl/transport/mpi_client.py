@@ -37,12 +37,11 @@ class Received(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """An update that is not sent yet."""
+    """An update whose large vectors may still be on their way out of the memory in which clients compute."""
 
     client: int
     update: Update
     vectors: OutgoingVectors
-    text: bytes = b""  # why the update was refused
 
 
 class MPIClientTransport:
@@ -62,9 +61,9 @@ class MPIClientTransport:
         self._end_receive = comm.Irecv(np.empty(0), 0, END)
         self._receiving = False  # whether the frame's receive is in progress
         self._peeked: Received | None = None  # a frame that arrived while clients computed
-        self._leaving: deque[Outgoing] = deque()  # updates whose vectors may still be on their way out of the memory
+        self._leaving: deque[Outgoing] = deque()  # in the order of their computation
         self._outbox = Outbox(comm, 0, self._format)
-        self._sending: deque[tuple[list[MPI.Request], Outgoing]] = deque()  # large vectors and texts
+        self._sending: deque[tuple[list[MPI.Request], OutgoingVectors]] = deque()  # large vectors and texts
         self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived
         self._dropped = 0  # messages that came before the last frame, but were not processed
         self._next_poll = 0.0  # perf_counter
@@ -185,36 +184,33 @@ class MPIClientTransport:
 
     # -- updates -------------------------------------------------------------------------------------------------------
     def send_update(self, i: int, update: Update) -> None:
-        format, text = self._format, b""
-        if update.refused:
-            vectors, text = OutgoingVectors(()), update.refused.encode()
-        elif format.inline:
-            vectors = OutgoingVectors(tuple(map(self._memory.to_host, update.vectors)))
-        else:
-            vectors = self._memory.outgoing(update.vectors, format.d, format.dtype)
-        self._leaving.append(Outgoing(i, update, vectors, text))
-        self._send_leaving()
+        if not (self._format.inline or update.refused):
+            vectors = self._memory.outgoing(update.vectors, self._format.d, self._format.dtype)
+            self._leaving.append(Outgoing(i, update, vectors))
+            self._send_leaving()
+            return
+        text = update.refused.encode()
+        self._send_frame(i, update, [self._memory.to_host(v) for v in update.vectors], len(text))
+        if text:
+            self._keep([self._comm.Isend(text, 0, TEXT)], OutgoingVectors([text]))
 
     def _send_leaving(self) -> None:
-        """Sends, in order, the updates whose vectors have left the memory that clients compute with."""
+        """Starts to send, in order, the updates whose vectors have left the memory that clients compute with."""
         while self._leaving and self._leaving[0].vectors.ready():
-            self._send(self._leaving.popleft())
+            i, update, vectors = self._leaving.popleft()
+            self._send_frame(i, update)
+            self._keep([self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers], vectors)
 
-    def _send(self, outgoing: Outgoing) -> None:
-        """Starts to send an update whose vectors are ready."""
-        i, vectors, inline = outgoing.client, outgoing.vectors, self._format.inline
-        inside = vectors.buffers if inline else ()
+    def _send_frame(self, i: int, update: Update, inside: Sequence[np.ndarray] = (), text: int = 0) -> None:
+        """Starts to send an update's frame, with the vectors that travel in it; text: bytes of what follows it."""
         frame = self._outbox.take()
-        frame.write_update(i, outgoing.update, inside, len(outgoing.text))
+        frame.write_update(i, update, inside, text)
         self._outbox.send(frame, len(inside))
-        requests = [] if inline else [self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers]
-        if outgoing.text:
-            requests.append(self._comm.Isend(outgoing.text, 0, TEXT))
-        if requests:
-            self._test_sends()
-            self._sending.append((requests, outgoing))
-        else:
-            vectors.release()
+
+    def _keep(self, requests: list[MPI.Request], sent: OutgoingVectors) -> None:
+        """Keeps what is being sent until it is."""
+        self._test_sends()
+        self._sending.append((requests, sent))
 
     def _send_control(self, kind: Kind, subject: int, length: int = 0) -> None:
         """Starts to send a frame that is no update; length: bytes of the text that follows."""
@@ -230,7 +226,7 @@ class MPIClientTransport:
         sending = self._sending
         for _ in range(min(2, len(sending))):
             if MPI.Request.Testall(sending[0][0]):
-                sending.popleft()[1].vectors.release()
+                sending.popleft()[1].release()
             else:
                 sending.rotate(-1)
 

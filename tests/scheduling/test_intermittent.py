@@ -22,7 +22,7 @@ from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling import clocks
 from mpifl.scheduling.availability import NextOn, Renewal
-from mpifl.scheduling.clocks import IntermittentRealClock, VirtualClock
+from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Fixed
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.timeline import Timeline
@@ -121,18 +121,18 @@ class Wall:
 
 
 @pytest.fixture
-def real(monkeypatch: pytest.MonkeyPatch) -> Callable[..., IntermittentRealClock]:
-    def new(wall: Wall, *own: list[tuple[float, float]], seconds: float = 2.0) -> IntermittentRealClock:
+def real(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RealClock]:
+    def new(wall: Wall, *own: list[tuple[float, float]], seconds: float = 2.0) -> RealClock:
         monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=wall.perf_counter))
         contacts = Fixed(seconds=seconds).contact_times(len(own), 0)
-        clock = IntermittentRealClock(contacts, None, Timeline(spans(*own), len(own)))
+        clock = RealClock(contacts, None, Timeline(spans(*own), len(own)))
         clock.start()
         return clock
 
     return new
 
 
-def drive(clock: IntermittentRealClock, wall: Wall, until: float) -> list[tuple[float, int, float]]:
+def drive(clock: RealClock, wall: Wall, until: float) -> list[tuple[float, int, float]]:
     """Time, client and wait of the updates up to a time."""
     found = []
     while clock.time < until:
@@ -142,7 +142,7 @@ def drive(clock: IntermittentRealClock, wall: Wall, until: float) -> list[tuple[
     return found
 
 
-def test_how_long_a_rank_holds_an_update(real: Callable[..., IntermittentRealClock]) -> None:
+def test_how_long_a_rank_holds_an_update(real: Callable[..., RealClock]) -> None:
     """Until the contact is over by the timeline: sent at 0, 3 and 9 s, contacts of 2 s."""
     wall = Wall()
     clock = real(wall, ALL, [(1.0, 2.0), (5.0, inf)], [(0.0, 1.0)])
@@ -152,7 +152,7 @@ def test_how_long_a_rank_holds_an_update(real: Callable[..., IntermittentRealClo
     assert clock.contact_time(1, 1) == 2.0
 
 
-def test_an_update_that_arrives_while_its_client_is_off_waits(real: Callable[..., IntermittentRealClock]) -> None:
+def test_an_update_that_arrives_while_its_client_is_off_waits(real: Callable[..., RealClock]) -> None:
     """Client 1 computes until 7 s, when it is off until 9 s; others are consumed meanwhile, and the buffer is free."""
     wall = Wall((2.0, 0), (7.0, 1), (7.5, 2))
     clock = real(wall, ALL, [(0.0, 6.0), (9.0, inf)], ALL)
@@ -165,7 +165,7 @@ def test_an_update_that_arrives_while_its_client_is_off_waits(real: Callable[...
     assert clock.held == 0 and not clock.has_in_flight
 
 
-def test_a_held_update_is_cancelled_or_saved(real: Callable[..., IntermittentRealClock]) -> None:
+def test_a_held_update_is_cancelled_or_saved(real: Callable[..., RealClock]) -> None:
     wall = Wall((2.5, 1))
     clock = real(wall, ALL, [(1.0, 2.2), (9.0, inf)], seconds=1.0)
     clock.contact_time(1, 0)
@@ -182,7 +182,7 @@ def test_a_held_update_is_cancelled_or_saved(real: Callable[..., IntermittentRea
     assert clock.held == 0 and not clock.has_in_flight
 
 
-def test_a_real_run_that_cannot_go_on_fails(real: Callable[..., IntermittentRealClock]) -> None:
+def test_a_real_run_that_cannot_go_on_fails(real: Callable[..., RealClock]) -> None:
     wall = Wall()
     clock = real(wall, [(0.0, 1.0)])
     clock.contact_time(0, 0)
@@ -191,7 +191,7 @@ def test_a_real_run_that_cannot_go_on_fails(real: Callable[..., IntermittentReal
         clock.next_update(wall, inf)  # type: ignore[arg-type]
 
 
-def test_patience_counts_the_time_on(real: Callable[..., IntermittentRealClock]) -> None:
+def test_patience_counts_the_time_on(real: Callable[..., RealClock]) -> None:
     """Client 1 is on in 0..2 and from 8: at 9 s it was silent for 3 s."""
     wall = Wall()
     clock = real(wall, ALL, [(0.0, 2.0), (8.0, inf)])
