@@ -41,6 +41,7 @@ COMMANDS = {
     "selftest": information.SELFTEST,
     "list": information.LIST,
     "report": results.REPORT,
+    "compare": results.COMPARE,
     "convert-trace": information.CONVERT_TRACE,
     "export": results.EXPORT,
 }

@@ -60,6 +60,28 @@ def _report(args: argparse.Namespace) -> None:
         print_result(report(args.arguments, args.out, options))
 
 
+def _compare(args: argparse.Namespace) -> None:
+    from mpifl.tools.analysis.comparison import CompareOptions, write_comparison
+
+    if not args.arguments:
+        raise ConfigError("compare", "''", "nothing to compare", "one STUDY.yaml, or run files or folders of them")
+    if args.baseline is None:
+        raise ConfigError("--baseline", "''", "required", "the method that the others are compared with")
+    tuned = tuple(part.strip() for part in (args.tuned or "").split(",") if part.strip())
+    options = CompareOptions(args.baseline, args.by, tuned, args.metric, args.test, args.better, args.power)
+    if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
+        from mpifl.tools.studies.select import compare_study
+        from mpifl.tools.studies.study import load_study
+
+        table, found = compare_study(load_study(*file_and_overrides("compare", "STUDY.yaml", args.arguments)), options)
+    else:
+        from mpifl.tools.analysis.comparison import compare_files
+
+        table, found = compare_files(args.arguments, options)
+    written = write_comparison(args.out, table, found) if args.out else []
+    print_result("\n".join([table.text(), "", *table.notes, *(f"wrote {path}" for path in written)]))
+
+
 def _export(args: argparse.Namespace) -> None:
     from mpifl.config import read
 
@@ -125,6 +147,26 @@ REPORT = Command(
         "--x": value("UNITS", "draw curves against time (the default), updates, rounds, bytes, local-steps"),
         "--panels": value("AXIS", "draw a panel for each value of this axis of the study, or key of the job"),
         "--width": value("INCHES", "width of the figures: 3.3 for a column, 7 (the default) for a page"),
+    },
+)
+
+COMPARE = Command(
+    _compare,
+    "STUDY.yaml --baseline METHOD|RUN.h5|FOLDER ... --baseline METHOD",
+    "test whether methods differ from a baseline, over trials paired by seed and setting",
+    {
+        "--baseline": value("METHOD", "the method that the others are compared with, as the report's table names it"),
+        "--by": value("AXIS", "compare the values of this axis of the study, or key of the job; default: the first"),
+        "--tuned": value(
+            "KEYS",
+            "keys that were tuned for each method, separated by commas: they are no part of a setting; default: those "
+            "that the study's rule selects",
+        ),
+        "--metric": value("NAME", "metric of the last evaluations; default: test_accuracy, else train_loss"),
+        "--better": value("WHICH", "whether large or small values of the metric are good; default: large accuracies"),
+        "--test": value("NAME", "signed-rank (Wilcoxon's, the default) or permutation", default="signed-rank"),
+        "--power": value("DIFFERENCE", "add how many trials find a difference of this size with power 0.8", float),
+        "--out": value("DIR", "write compare.md, compare.csv and compare.tex into this folder", Path),
     },
 )
 

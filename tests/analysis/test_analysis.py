@@ -43,7 +43,8 @@ def run_file(
     """
     settings = {"name": "area", "step_size": 1.0} | algorithm
     config = {"name": path.stem, "seed": seed, "output": str(path), "algorithm": settings, "stop": {"time": horizon}}
-    attrs = {"name": path.stem, "algorithm": settings["name"], "config": yaml.safe_dump(config), "clock": "virtual"}
+    attrs = {"name": path.stem, "algorithm": settings["name"], "config": yaml.safe_dump(config), "clock": "virtual",
+             "seed": seed}  # fmt: skip
     clients = {"samples": [3, 4], "rank": [1, 1], "rate": None}
     writer = RunWriter(path, attrs=attrs, clients=clients, x0=np.zeros(2), layout=[("w", (2,))])
     for k in range(4):

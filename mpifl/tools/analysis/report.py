@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mpifl.errors import ConfigError
 from mpifl.runfile import open_run
+from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.labels import read_labels
 from mpifl.tools.analysis.options import PAGE, PICTURES, Options
 from mpifl.tools.analysis.page import Incomplete, write_page
@@ -47,8 +48,8 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
             "run files", f"{len(unread)} files", f"none can be read; the first: {unread[0]}", "at least one that can"
         )
     notes = [f"Left out: {error}." for error in unread]
-    notes = [*_few(notes), *_few(trial_notes(trials, options))]
     groups, runs = group_trials(trials), incomplete_runs(trials, unread) if PAGE in options.formats else []
+    notes = [*few(notes), *few(trial_notes(trials, options)), *few(cautions(groups, options.spread))]
     return report_groups(groups, out, options, notes, incomplete=runs)
 
 
@@ -143,6 +144,7 @@ def trial_notes(trials: Sequence[Trial], options: Options) -> list[str]:
     return notes
 
 
-def _few(notes: Sequence[str]) -> list[str]:
+def few(notes: Sequence[str]) -> list[str]:
+    """The first MAX_NOTES, and how many more there are."""
     left = len(notes) - MAX_NOTES
     return [*notes[:MAX_NOTES], f"... and {left} more."] if left > 0 else list(notes)

@@ -17,6 +17,7 @@ from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.tables import EvaluationRow
 from mpifl.safe_input import printable
+from mpifl.scheduling.overload import describe_overload, describe_slow_contacts
 from mpifl.tools.analysis.labels import Labels
 from mpifl.tools.analysis.spread import mean_and_spread
 
@@ -57,6 +58,8 @@ class Trial:
     client_updates: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     """(clients,) number of updates of each client"""
     alive: bool = False  # whether the file was being written when it was read
+    placement: tuple[int, str] = (1, "")  # ranks, and the hosts of all of them
+    overload: str = ""  # how a run in real time could not keep up
 
     @property
     def end(self) -> float:
@@ -186,7 +189,16 @@ def load_trial(
             staleness_counts=(staleness, counts),
             client_updates=_client_updates(run, updates),
             alive=run.is_alive,
+            placement=(int(run.attrs.get("ranks", 1)), str(run.attrs.get("hosts", ""))),
+            overload=_overload(run),
         )
+
+
+def _overload(run: Run) -> str:
+    ages = run.rows("evaluations", "age", 0, run.count("evaluations"))
+    every = (run.config.get("evaluate") or {}).get("every")
+    late = describe_overload(float(np.fmax.reduce(ages, initial=0.0)), every, run.attrs.get("ranks") == 1)
+    return late or describe_slow_contacts(*(run.attrs.get(n, np.nan) for n in ("contact_delay", "contact_seconds")))
 
 
 def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str]) -> pd.DataFrame:

@@ -12,9 +12,12 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.runfile import open_run
+from mpifl.tools.analysis.cautions import cautions
+from mpifl.tools.analysis.comparison import CompareOptions, Comparison, compare_groups
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.page import Incomplete
-from mpifl.tools.analysis.report import report_groups
+from mpifl.tools.analysis.report import few, report_groups
+from mpifl.tools.analysis.tables import Table
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, short_names
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Select, Study, StudyRun, describe
@@ -186,11 +189,23 @@ def report_study(study: Study, out: str | Path | None = None, options: Options |
 
     With `options.all` all values are shown, and those that the rule selects are marked.
     """
-    index = Index(study)
-    found = reported_groups(study, index, options or Options())
+    index, options = Index(study), options or Options()
+    found = reported_groups(study, index, options)
+    select = study.options.select
+    tuned = selected_labels(found.candidates, select) if select and not options.all else []
     notes = [*found.notes, *([found.mark] if found.marked else [])]
+    notes += few(cautions(found.groups, options.spread, found.candidates, tuned))
     runs = _incomplete(study, index)
     return report_groups(found.groups, out, options, notes, found.marked, found.candidates, study.options.name, runs)
+
+
+def compare_study(study: Study, options: CompareOptions) -> tuple[Table, list[Comparison]]:
+    """The comparisons of the study's methods, each with the values that its rule selects. Raises ConfigError."""
+    found, select = reported_groups(study, Index(study)), study.options.select
+    tuned = selected_labels(found.candidates, select) if select else []
+    options = replace(options, tuned=(*tuned, *options.tuned))
+    notes = [*found.notes, *few(cautions(found.groups, "range", found.candidates, tuned))]
+    return compare_groups(found.groups, options, notes)
 
 
 def _incomplete(study: Study, index: Index) -> list[Incomplete]:

@@ -33,7 +33,7 @@ class PyMpifl(PythonPackage):
     depends_on("py-pooch@1.8:", type=("build", "run"))
     depends_on("py-pyyaml@6:", type=("build", "run"))
     depends_on("py-scikit-learn@1.3:", type=("build", "run"))
-    depends_on("py-scipy@1.11:", type=("build", "run"))
+    depends_on("py-scipy@1.15:", type=("build", "run"))
     depends_on("py-tabulate@0.9:", type=("build", "run"))
     depends_on("py-threadpoolctl@3.1:", type=("build", "run"))
     depends_on("py-tqdm@4.66:", type=("build", "run"))

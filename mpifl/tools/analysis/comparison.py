@@ -1,0 +1,310 @@
+"""`mpifl compare`: whether methods differ from a baseline, over trials that are paired by seed and setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mpifl.errors import ConfigError
+from mpifl.safe_input import csv_text
+from mpifl.tools.analysis.cautions import cautions
+from mpifl.tools.analysis.figures import find_label
+from mpifl.tools.analysis.labels import read_labels
+from mpifl.tools.analysis.options import is_percentage, scale_of
+from mpifl.tools.analysis.report import few
+from mpifl.tools.analysis.run import find_runs
+from mpifl.tools.analysis.significance import (
+    LEVEL,
+    Interval,
+    holm,
+    interquartile_mean,
+    mean_difference,
+    permutation_test,
+    rank_biserial,
+    signed_rank_test,
+    trials_needed,
+)
+from mpifl.tools.analysis.tables import TITLES, Table, format_number
+from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, format_value, group_trials, label_of, load_trial
+
+TESTS = {"signed-rank": "Wilcoxon's signed-rank test", "permutation": "the permutation test of the mean difference"}
+ALL = "all"  # in place of a setting's labels: all settings together
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What `mpifl compare` compares. Raises ConfigError for a test that does not exist."""
+
+    baseline: str
+    """the method that the others are compared with: its label on the axis `by`"""
+    by: str | None = None
+    """the axis of the study, or the key of the job, whose values are compared; None: the first"""
+    tuned: tuple[str, ...] = ()
+    """keys that were tuned for each method, such as algorithm.step_size: they are no part of a setting"""
+    metric: str | None = None
+    """metric of the last evaluations; None: test_accuracy where the runs have it, else train_loss"""
+    test: str = "signed-rank"
+    """signed-rank or permutation"""
+    better: str | None = None
+    """whether large or small values of the metric are good; None: large ones of accuracies, small ones of others"""
+    power: float | None = None
+    """a difference, as the table shows it: how many trials find it with power 0.8"""
+
+    def __post_init__(self) -> None:
+        if self.test not in TESTS:
+            raise ConfigError("test", self.test, "unknown", f"one of {', '.join(TESTS)}")
+        if self.better not in (None, "large", "small"):
+            raise ConfigError("better", self.better, "unknown", "large or small")
+        if self.power is not None and not 0 < abs(self.power) < np.inf:
+            raise ConfigError("power", self.power, "no difference", "a number other than 0, in the table's unit")
+
+
+class Comparison(NamedTuple):
+    """A method and the baseline in one setting, or in all of them."""
+
+    method: str
+    setting: dict[str, str]
+    pairs: int
+    value: Interval  # interquartile mean of the method
+    difference: Interval  # method minus baseline
+    better: float  # pairs in which the method is better; half for an equal pair
+    effect: float  # rank-biserial correlation; above 0: the method is better
+    p: float
+    p_holm: float
+    trials: float  # how many find `CompareOptions.power`; NaN where it is not asked for, or not known
+
+    @property
+    def verdict(self) -> str:
+        """better, worse, or not distinguishable at the level of 5 % after Holm's correction."""
+        return "not distinguishable" if not self.p_holm < LEVEL else "better" if self.effect > 0 else "worse"
+
+
+def compare_groups(
+    groups: Sequence[Group], options: CompareOptions, cautions: Sequence[str] = ()
+) -> tuple[Table, list[Comparison]]:
+    """The table of all comparisons, and these. cautions: further notes. Raises ConfigError."""
+    by = find_label(options.by, groups, "by") if options.by else next(iter(groups[0].labels), "")
+    if not by:
+        raise ConfigError("runs", len(groups), "all have one configuration", "runs of at least two methods")
+    metric = options.metric or _default_metric(groups)
+    large = options.better == "large" if options.better else is_percentage(metric)
+    settings, notes = _settings(groups, by, options, metric, -np.inf if large else np.inf)
+    names = [label for label in groups[0].labels if label != by and label not in _tuned(groups, options)]
+    found: list[Comparison] = []
+    scopes = [({name: format_value(s.labels.get(name)) for name in names}, [s]) for s in settings]
+    if len(settings) > 1:
+        scopes.append((dict.fromkeys(names, ALL), settings))
+    for labels, members in scopes:
+        for method in dict.fromkeys(method for member in members for method in member.pairs):
+            paired = [member.pairs[method] for member in members if method in member.pairs]
+            found.append(_compare(method, labels, paired, 1.0 if large else -1.0, options))
+    adjusted = iter(holm([c.p for c in found if c.method != options.baseline]))
+    found = [c if c.method == options.baseline else c._replace(p_holm=next(adjusted)) for c in found]
+    return _table(found, by, names, metric, options, [*notes, *cautions]), found
+
+
+def compare_files(paths: Sequence[str | Path], options: CompareOptions) -> tuple[Table, list[Comparison]]:
+    """The comparisons over run files, patterns and folders. Raises ConfigError."""
+    found = find_runs(paths)
+    labels = read_labels(found)
+    groups = group_trials(load_trial(path, labels=labels.get(path)) for path in found)
+    return compare_groups(groups, options, few(cautions(groups)))
+
+
+def _default_metric(groups: Sequence[Group]) -> str:
+    return "test_accuracy" if all(len(group.last("test_accuracy")) for group in groups) else "train_loss"
+
+
+def _tuned(groups: Sequence[Group], options: CompareOptions) -> list[str]:
+    """The labels of the keys that were tuned for each method."""
+    labels = list(groups[0].labels)
+    return [found for key in options.tuned if (found := label_of(key, labels))]
+
+
+class _Setting(NamedTuple):
+    """The trials of one setting: for each method its values and the baseline's, (pairs,) each, paired by seed."""
+
+    labels: dict[str, Any]
+    pairs: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def _settings(
+    groups: Sequence[Group], by: str, options: CompareOptions, metric: str, worst: float
+) -> tuple[list[_Setting], list[str]]:
+    """The settings in which the baseline has trials, and notes on what was left out; worst: of a trial that diverged.
+
+    Raises ConfigError.
+    """
+    methods = list(dict.fromkeys(format_value(group.labels[by]) for group in groups))
+    if options.baseline not in methods:
+        raise ConfigError("baseline", options.baseline, f"no run has it as {by}", f"one of {', '.join(methods)}")
+    if len(methods) < 2:
+        raise ConfigError("baseline", options.baseline, f"all runs have it as {by}", "runs of other methods beside it")
+    settings, notes, diverged = [], [], 0
+    for members in by_other_labels(groups, {by, *_tuned(groups, options)}):
+        values: dict[str, dict[tuple[int, int], float]] = {}
+        for group in members:
+            method = format_value(group.labels[by])
+            if method in values:
+                raise ConfigError(
+                    "tuned", ", ".join(options.tuned) or "''", f"{method} has several configurations in one setting",
+                    f"the keys in which they differ, of {', '.join(group.labels)}",
+                )  # fmt: skip
+            values[method] = {}
+            for trial in group.trials:
+                repeat = sum(seed == trial.seed for seed, _ in values[method])  # in real time a seed may be run again
+                values[method][trial.seed, repeat] = _value(trial, metric, worst)
+            diverged += sum(not np.isfinite(value) for value in values[method].values())
+        labels = members[0].labels
+        base = values.get(options.baseline)
+        if base is None:
+            notes.append(f"Left out: {members[0].name}, a setting without {options.baseline}.")
+            continue
+        pairs = {}
+        for method, own in values.items():
+            seeds = [seed for seed in own if seed in base]
+            if left := len({*own} ^ {*base}):
+                notes.append(f"Left out: of {method} and {options.baseline} {left} trials without a partner.")
+            if seeds:
+                pairs[method] = np.array([own[s] for s in seeds]), np.array([base[s] for s in seeds])
+        settings.append(_Setting(labels, pairs))
+    if not any(set(setting.pairs) - {options.baseline} for setting in settings):
+        raise ConfigError(
+            "baseline", options.baseline, "no other method has a trial with the same seed and setting",
+            "runs of the same settings and seeds", "name what was tuned for each method with --tuned",
+        )  # fmt: skip
+    if diverged:
+        notes.append(f"Diverged: {diverged} trials; each counts as worse than any that did not.")
+        if options.test == "permutation":
+            raise ConfigError(
+                "test", "permutation", f"{diverged} trials diverged and have no difference", "signed-rank"
+            )
+    return settings, notes
+
+
+def _value(trial: Trial, metric: str, worst: float) -> float:
+    """The metric at the trial's last evaluation, as tables show it; `worst` if it is not finite there."""
+    curve = trial.curve(metric)[1]
+    if not np.isfinite(curve).any():
+        raise ConfigError("metric", metric, f"{trial.path} has no value of it", "a metric of the evaluations")
+    last = trial.last(metric) * scale_of(metric)
+    return last if np.isfinite(last) else worst
+
+
+def _compare(
+    method: str, setting: dict[str, str], paired: Sequence[tuple[np.ndarray, np.ndarray]], sign: float,
+    options: CompareOptions,
+) -> Comparison:  # fmt: skip
+    """The comparison of a method over the settings in `paired`; sign: 1 where large values are good, else -1."""
+    value = interquartile_mean([own for own, _ in paired])
+    with np.errstate(invalid="ignore"):  # both trials of a pair diverged
+        differences = [np.nan_to_num(own - base, nan=0.0, posinf=np.inf, neginf=-np.inf) for own, base in paired]
+    pairs = sum(map(len, differences))
+    if method == options.baseline:
+        nothing = Interval(np.nan, np.nan, np.nan)
+        return Comparison(method, setting, pairs, value, nothing, np.nan, np.nan, np.nan, np.nan, np.nan)
+    every = np.concatenate(differences)
+    trials = np.nan
+    if options.power and min(map(len, differences)) > 1 and np.isfinite(every).all():
+        trials = trials_needed(options.power, float(np.sqrt(np.mean([each.var(ddof=1) for each in differences]))))
+    test = permutation_test if options.test == "permutation" else signed_rank_test
+    return Comparison(
+        method, setting, pairs, value, mean_difference(differences),
+        float((sign * every > 0).sum() + (every == 0).sum() / 2), sign * rank_biserial(differences),
+        test(differences), np.nan, trials,
+    )  # fmt: skip
+
+
+def _table(
+    found: Sequence[Comparison], by: str, names: Sequence[str], metric: str, options: CompareOptions,
+    notes: Sequence[str],
+) -> Table:  # fmt: skip
+    title = TITLES.get(metric, metric.replace("_", " "))
+    titles = [by, *names, "pairs", title, "difference", "better in", "effect", "p", "p (Holm)", "verdict"]
+    rows = []
+    for c in found:
+        start = [c.method, *c.setting.values(), str(c.pairs), _interval(c.value)]
+        if c.method == options.baseline:
+            row = [*start, "-", "-", "-", "-", "-", "baseline"]
+        else:
+            better = f"{c.better:g} of {c.pairs}"
+            row = [*start, _interval(c.difference, signed=True), better, f"{c.effect:.2f}", _p(c.p), _p(c.p_holm),
+                   c.verdict]  # fmt: skip
+        rows.append([*row, *([format_number(c.trials, 0)] if options.power else [])])
+    if options.power:
+        titles.append(f"trials for {options.power:g}")
+    tests = sum(c.method != options.baseline for c in found)
+    return Table(titles, rows, 1 + len(names), [False] * len(rows), [*_notes(found, options, title, tests), *notes])
+
+
+def _notes(found: Sequence[Comparison], options: CompareOptions, title: str, tests: int) -> list[str]:
+    """What the columns are, and what they cannot show."""
+    notes = [
+        f"{title}: interquartile mean of the trials' last evaluations, with a 95 % interval by bootstrap within each "
+        f"setting. Difference: the method minus {options.baseline}, paired by seed and setting, with Student's 95 % "
+        "interval. Better in: pairs, an equal one counts half. Effect: rank-biserial correlation, above 0 where the "
+        f"method is better. p: {TESTS[options.test]}, two-sided; p (Holm): corrected for the "
+        f"{_count(tests, 'comparison')} of the table. Verdict: at the level of 5 %.",
+    ]
+    fewest = min(c.pairs for c in found if c.method != options.baseline)
+    least = 2.0 ** (1 - fewest)
+    if least * tests > LEVEL:
+        notes.append(f"Caution: with {_count(fewest, 'pair')} p is at least {least:.2g} before the correction for "
+                     f"{_count(tests, 'comparison')}; a verdict needs more trials.")  # fmt: skip
+    if options.power:
+        notes.append(f"Trials for {options.power:g}: with so many a difference of that size is found with probability "
+                     "0.8 by a paired t test at the level of 5 %, at the spread seen.")  # fmt: skip
+    return notes
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _interval(value: Interval, signed: bool = False) -> str:
+    """Formats an estimate with its interval."""
+    estimate, low, high = (_number(v, signed) for v in value)
+    return estimate if np.isnan(value.low) else f"{estimate} ({low} to {high})"
+
+
+def _number(value: float, signed: bool) -> str:
+    text = format_number(value, 2)
+    return f"+{text}" if signed and value > 0 else text
+
+
+def _p(value: float) -> str:
+    return "<0.0001" if value < 1e-4 else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+
+
+def frame(found: Sequence[Comparison]) -> pd.DataFrame:
+    """The comparisons with all digits."""
+    rows: list[dict[str, Any]] = []
+    for c in found:
+        intervals = {"value": c.value, "difference": c.difference}
+        numbers = {f"{name}{end}": v for name, interval in intervals.items()
+                   for end, v in zip(("", "_low", "_high"), interval, strict=True)}  # fmt: skip
+        rows.append({"method": c.method, **c.setting, "pairs": c.pairs, **numbers, "better": c.better,
+                     "effect": c.effect, "p": c.p, "p_holm": c.p_holm, "trials": c.trials,
+                     "verdict": c.verdict if np.isfinite(c.p) else "baseline"})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def write_comparison(folder: Path, table: Table, found: Sequence[Comparison]) -> list[Path]:
+    """Writes compare.md, compare.csv and compare.tex into a folder. Raises ConfigError."""
+    data = frame(found)
+    for name in [name for name, values in data.items() if values.dtype.kind not in "biuf"]:
+        data[name] = data[name].map(csv_text)
+    texts = {"md": table.markdown(), "csv": data.rename(columns=csv_text).to_csv(index=False), "tex": table.latex()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, text in texts.items():
+            (folder / f"compare.{suffix}").write_text(text, encoding="utf-8")
+    except OSError as error:
+        wrong = f"cannot be written: {error.strerror or error}"
+        raise ConfigError("out", folder, wrong, "a folder that can be written") from error
+    return [folder / f"compare.{suffix}" for suffix in texts]

@@ -1,0 +1,143 @@
+"""Statistics of paired trials: interval of a mean difference, tests, Holm's correction, effect size, sample size.
+
+Trials are paired by seed within a setting: the same data, draws and delays, with another method. A setting has an array
+(pairs,) of its own, and counts as much as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+LEVEL = 0.05  # of tests and, as 1 - LEVEL, of intervals
+POWER = 0.8  # of the sample size
+RESAMPLES = 9999  # of a permutation test that is not exact, and of a bootstrap
+MOST_TRIALS = 100_000  # sample sizes that are looked for
+
+
+class Interval(NamedTuple):
+    """An estimate and its 95 % interval; the ends are NaN where too few values leave it unknown."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def mean_difference(differences: Sequence[np.ndarray]) -> Interval:
+    """The mean over the settings of each setting's mean difference, with Student's interval.
+
+    Its variance is that of a stratified mean; the degrees of freedom are those of Welch and Satterthwaite: for one
+    setting pairs - 1, which is the paired t interval.
+    """
+    from scipy.special import stdtrit
+
+    strata = len(differences)
+    estimate = float(np.mean([each.mean() for each in differences]))
+    counts = np.array([len(each) for each in differences])
+    if counts.min() < 2 or not np.isfinite(estimate):
+        return Interval(estimate, np.nan, np.nan)
+    parts = np.array([each.var(ddof=1) for each in differences]) / counts / strata**2
+    if not (variance := parts.sum()):
+        return Interval(estimate, estimate, estimate)
+    freedom = variance**2 / (parts**2 / (counts - 1)).sum()
+    half = float(stdtrit(freedom, 1 - LEVEL / 2)) * sqrt(variance)
+    return Interval(estimate, estimate - half, estimate + half)
+
+
+def signed_rank_test(differences: Sequence[np.ndarray]) -> float:
+    """The p-value, two-sided, of Wilcoxon's signed-rank test of all pairs; 1 where no pair differs.
+
+    Exact for at most 50 pairs, of which with equal differences 13, else by the normal approximation
+    (`scipy.stats.wilcoxon`).
+    """
+    from scipy.stats import wilcoxon
+
+    values = np.concatenate(differences)
+    return float(wilcoxon(values).pvalue) if values.any() else 1.0
+
+
+def permutation_test(differences: Sequence[np.ndarray]) -> float:
+    """The p-value, two-sided, of `mean_difference` under all exchanges of the two methods within pairs.
+
+    Exact for at most 13 pairs, else over random exchanges (`scipy.stats.permutation_test`), the same at each call.
+    """
+    from scipy.stats import permutation_test
+
+    weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in differences])
+    result = permutation_test(
+        (np.concatenate(differences),), lambda values, axis: (values * weights).sum(axis), vectorized=True,
+        permutation_type="samples", n_resamples=RESAMPLES, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    return float(result.pvalue)
+
+
+def rank_biserial(differences: Sequence[np.ndarray]) -> float:
+    """The matched-pairs rank-biserial correlation, from -1 to 1: (W+ - W-) / (W+ + W-), W the sums of signed ranks."""
+    from scipy.stats import rankdata
+
+    values = np.concatenate(differences)
+    values = values[values != 0]
+    if not len(values):
+        return 0.0
+    ranks = rankdata(np.abs(values))
+    return float((ranks * np.sign(values)).sum() / ranks.sum())
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values after Holm's correction for so many tests (Scand. J. Stat. 6, 1979), in their order."""
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.asarray(p_values, float)[order] * (len(p_values) - np.arange(len(p_values)))
+    found = np.empty(len(p_values))
+    found[order] = np.minimum(1.0, np.maximum.accumulate(adjusted))
+    return [float(p) for p in found]
+
+
+def interquartile_mean(values: Sequence[np.ndarray]) -> Interval:
+    """The mean of the middle half of all settings' values, with a stratified bootstrap's percentile interval.
+
+    Trials are drawn anew within each setting, as Agarwal et al. (NeurIPS 2021) recommend; the same at each call.
+    """
+    from scipy.stats import bootstrap, trim_mean
+
+    def statistic(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray(trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
+
+    estimate = float(statistic(*values))
+    if min(map(len, values)) < 2 or not np.isfinite(np.concatenate(values)).all():
+        return Interval(estimate, np.nan, np.nan)
+    if all(np.ptp(each) == 0 for each in values):
+        return Interval(estimate, estimate, estimate)
+    result = bootstrap(
+        values, statistic, n_resamples=RESAMPLES, vectorized=True, confidence_level=1 - LEVEL, method="percentile",
+        rng=np.random.default_rng(0), batch=999,
+    )  # fmt: skip
+    return Interval(estimate, *map(float, result.confidence_interval))
+
+
+def power_of(trials: int, difference: float, deviation: float) -> float:
+    """The power of the two-sided paired t test of so many trials; deviation: that of the paired differences."""
+    from scipy.special import nctdtr, stdtrit
+
+    bound, shift = stdtrit(trials - 1, 1 - LEVEL / 2), abs(difference) / deviation * sqrt(trials)
+    return float(1 - nctdtr(trials - 1, shift, bound) + nctdtr(trials - 1, shift, -bound))
+
+
+def trials_needed(difference: float, deviation: float) -> float:
+    """The smallest number of trials with which a difference is found with power 0.8; inf: more than 100,000.
+
+    deviation: standard deviation of the paired differences.
+    """
+    if not deviation:
+        return 2
+    low, high = 1, 2
+    while power_of(high, difference, deviation) < POWER:
+        low, high = high, 2 * high
+        if high > MOST_TRIALS:
+            return inf
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power_of(middle, difference, deviation) >= POWER else (middle, high)
+    return high

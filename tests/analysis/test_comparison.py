@@ -1,0 +1,241 @@
+"""`mpifl compare` and the cautions below tables, on small run files worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from mpifl.tools.analysis.cautions import cautions
+from mpifl.tools.analysis.comparison import CompareOptions, Comparison, compare_files, compare_groups
+from mpifl.tools.analysis.report import report
+from mpifl.tools.analysis.tables import Table
+from mpifl.tools.analysis.trials import Group, group_trials, load_trial
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.study import load_study
+from tests.analysis.test_analysis import run_file
+from tests.tiers import long
+
+BASE, OTHER = [0.50, 0.60, 0.70, 0.55, 0.65, 0.52], [0.58, 0.66, 0.71, 0.60, 0.72, 0.51]
+DIFFERENCES = 100 * (np.array(OTHER) - BASE)  # 8, 6, 1, 5, 7, -1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for seed, (base, other) in enumerate(zip(BASE, OTHER, strict=True)):
+        run_file(tmp_path / f"base{seed}.h5", [0.1, base], seed=seed, name="fedbuff")
+        run_file(tmp_path / f"other{seed}.h5", [0.1, other], seed=seed, name="area")
+    return tmp_path
+
+
+def compared(folder: Path, options: CompareOptions) -> tuple[Table, Comparison, Comparison]:
+    """The table, and the comparisons of area and of the baseline fedbuff."""
+    table, found = compare_files([folder], options)
+    by_method = {c.method: c for c in found}
+    return table, by_method["area"], by_method["fedbuff"]
+
+
+def test_a_comparison_worked_out_by_hand(folder: Path) -> None:
+    """Six pairs: signed ranks 6, 4, 1.5, 3, 5, -1.5; of 2^6 sign patterns 3 have a negative sum of at most 1.5."""
+    table, other, base = compared(folder, CompareOptions("fedbuff", power=5.0))
+    assert (other.method, base.method, other.pairs, other.better) == ("area", "fedbuff", 6, 5.0)
+    assert other.difference.estimate == pytest.approx(DIFFERENCES.mean(), rel=1e-12)
+    assert other.effect == pytest.approx((6 + 4 + 1.5 + 3 + 5 - 1.5) / 21, rel=1e-12)
+    assert other.p == other.p_holm == pytest.approx(2 * 3 / 2**6, rel=1e-12)
+    assert other.value.estimate == pytest.approx(100 * np.mean(sorted(OTHER)[1:5]), rel=1e-12)
+    assert np.isnan(base.p) and other.trials == 7  # sd 3.56: noncentral t, difference / sd = 1.40
+    assert "area" in table.text() and "+4.33" in table.text() and table.titles[-1] == "trials for 5"
+
+
+def test_small_losses_are_better(folder: Path, tmp_path: Path) -> None:
+    for path in folder.glob("*.h5"):
+        path.unlink()
+    for seed in range(8):
+        run_file(tmp_path / f"a{seed}.h5", [0.1, 0.5], [3.0, 1.0 + seed / 10], seed=seed, name="area")
+        run_file(tmp_path / f"b{seed}.h5", [0.1, 0.5], [3.0, 1.0 + seed / 5 + 0.1], seed=seed, name="fedbuff")
+    _, area, _ = compared(folder, CompareOptions("fedbuff", metric="train_loss"))
+    assert (area.effect, area.better, area.verdict) == (1.0, 8.0, "better") and area.difference.estimate < 0
+    _, area, _ = compared(folder, CompareOptions("fedbuff", metric="train_loss", better="large"))
+    assert (area.effect, area.better, area.verdict) == (-1.0, 0.0, "worse")
+
+
+def test_a_trial_that_diverged_counts_as_the_worst(folder: Path) -> None:
+    """The seventh pair: the method's loss is NaN at the end. Ranks -7; it is no missing pair, and has no mean."""
+    for seed, loss in ((7, float("nan")), (8, float("inf"))):
+        run_file(folder / f"other{seed}.h5", [0.1, 0.1], [1.0, loss], seed=seed, name="area")
+        run_file(folder / f"base{seed}.h5", [0.1, 0.9], [1.0, 0.5], seed=seed, name="fedbuff")
+    table, other, _ = compared(folder, CompareOptions("fedbuff", metric="train_loss"))
+    assert other.pairs == 8 and other.better == 3.0  # of the six equal ones half
+    assert other.effect == -1.0 and other.difference.estimate == np.inf
+    assert "Diverged: 2 trials; each counts as worse than any that did not." in table.notes
+    with pytest.raises(ConfigError, match="2 trials diverged and have no difference"):
+        compare_files([folder], CompareOptions("fedbuff", metric="train_loss", test="permutation"))
+
+
+def test_trials_without_a_partner_are_named(folder: Path) -> None:
+    (folder / "base0.h5").unlink()
+    table, other, _ = compared(folder, CompareOptions("fedbuff"))
+    assert other.pairs == 5 and "Left out: of area and fedbuff 1 trials without a partner." in table.notes
+    assert any(note.startswith("Caution: with 5 pairs p is at least 0.062") for note in table.notes)
+
+
+def test_settings_and_all_of_them(folder: Path) -> None:
+    """Two horizons are settings of their own: each has a row, and all together one with the mean of both."""
+    for seed in range(6):
+        run_file(folder / f"long{seed}.h5", [0.1, 0.5], seed=seed, name="fedbuff", horizon=8.0)
+        run_file(folder / f"longer{seed}.h5", [0.1, 0.5 + seed / 100], seed=seed, name="area", horizon=8.0)
+    table, found = compare_files([folder], CompareOptions("fedbuff", by="algorithm"))
+    by_setting = {tuple(c.setting.values()): c for c in found if c.method == "area"}
+    assert {*by_setting} == {("4",), ("8",), ("all",)}
+    means = [by_setting[key,].difference.estimate for key in ("4", "8")]
+    assert means == pytest.approx([DIFFERENCES.mean(), 2.5]) and by_setting["all",].pairs == 12
+    assert by_setting["all",].difference.estimate == pytest.approx(np.mean(means))
+    assert min(c.p_holm / c.p for c in by_setting.values()) >= 1 and "corrected for the 3 comparisons" in table.notes[0]
+
+
+def test_the_command_writes_its_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(folder), "--baseline", "fedbuff", "--out", str(folder / "out")]) == 0
+    assert "not distinguishable" in capsys.readouterr().out
+    data = pd.read_csv(folder / "out/compare.csv")
+    assert data.verdict.tolist() == ["baseline", "not distinguishable"]
+    assert data.difference[1] == pytest.approx(DIFFERENCES.mean(), rel=1e-12)
+    assert r"\begin{tabular}" in (folder / "out/compare.tex").read_text()
+    assert "| area" in (folder / "out/compare.md").read_text()
+
+
+WRONG = {
+    "no baseline": (["FOLDER"], "--baseline='': required"),
+    "no files": (["--baseline", "x"], "compare='': nothing to compare"),
+    "an unknown method": (["FOLDER", "--baseline", "fedbuf"], "baseline=fedbuf: no run has it as algorithm; expected "
+                          "one of fedbuff, area"),
+    "an unknown test": (["FOLDER", "--baseline", "fedbuff", "--test", "t"], "test=t: unknown; expected one of"),
+    "an unknown metric": (["FOLDER", "--baseline", "fedbuff", "--metric", "f2"], "metric=f2: "),
+    "an unknown axis": (["FOLDER", "--baseline", "fedbuff", "--by", "clock"], "by=clock: the runs do not differ in it"),
+    "no difference": (["FOLDER", "--baseline", "fedbuff", "--power", "0"], "power=0.0: no difference"),
+    "no number": (["FOLDER", "--baseline", "fedbuff", "--power", "x"], "--power: invalid float value: 'x'"),
+    "an unknown side": (["FOLDER", "--baseline", "fedbuff", "--better", "up"], "better=up: unknown; expected large or"),
+    "one method": (["FOLDER/base0.h5", "FOLDER/base1.h5", "--baseline", "fedbuff"], "runs=1: all have one"),
+    "no common seed": (["FOLDER/base0.h5", "FOLDER/other1.h5", "--baseline", "fedbuff"], "baseline=fedbuff: no other"),
+    "a folder that is a file": (["FOLDER", "--baseline", "fedbuff", "--out", "FOLDER/base0.h5"], "out="),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_uses(case: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, says = WRONG[case]
+    assert main(["compare", *(part.replace("FOLDER", str(folder)) for part in arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
+def test_several_configurations_of_a_method_are_no_pair(folder: Path) -> None:
+    """A step that is in both settings: which of them is meant is not guessed."""
+    run_file(folder / "again.h5", [0.1, 0.4], seed=0, name="area", step_size=2.0)
+    table, _ = compare_files([folder], CompareOptions("fedbuff"))
+    assert any(note.startswith("Left out: area, step size 2") for note in table.notes)
+    with pytest.raises(ConfigError, match="area has several configurations in one setting"):
+        compare_files([folder], CompareOptions("fedbuff", tuned=("algorithm.step_size",)))
+
+
+# -- cautions ----------------------------------------------------------------------------------------------------------
+def test_a_trial_counted_twice_is_said(tmp_path: Path) -> None:
+    paths = [run_file(tmp_path / f"{k}.h5", [0.1, 0.5], seed=3, steps=1) for k in range(2)]
+    (caution,) = [line for line in report(paths).splitlines() if line.startswith("Caution")]
+    assert "have the same seed and the same evaluations, bit for bit" in caution
+
+
+def test_trials_without_a_global_step_are_said(tmp_path: Path) -> None:
+    paths = [run_file(tmp_path / f"{k}.h5", [0.1, 0.5 + k / 10], seed=k, steps=k) for k in range(3)]
+    assert "Caution: 1 of 3 trials took no global step (all trials)." in report(paths)
+
+
+def test_intervals_of_few_trials_and_wide_ones_are_said(tmp_path: Path) -> None:
+    """Student's 0.975 quantile of one degree of freedom is 12.7: two trials, 0.1 and 0.9, have -4.6 to 5.6."""
+    trials = [load_trial(run_file(tmp_path / f"{k}.h5", [0.1 + 0.8 * k], seed=k, steps=1)) for k in range(2)]
+    (group,) = group_trials(trials)
+    assert not cautions([group])
+    assert cautions([group], "ci95") == [
+        "Caution: the 95 % interval of 2 trials is 12.7 standard errors to each side (all trials).",
+        "Caution: the 95 % interval of test_accuracy is wider than the metric's range (all trials).",
+    ]
+
+
+def test_real_time_on_unlike_ranks_or_too_slow_is_said(tmp_path: Path) -> None:
+    trial = replace(load_trial(run_file(tmp_path / "a.h5", [0.1], steps=1)), clock="real")
+    other = replace(trial, seed=1, placement=(5, '["a"]'), overload="contacts took 2 s")
+    assert cautions([Group({}, [trial, other])]) == [
+        "Caution: trials in real time ran on unlike ranks or hosts, and are compared all the same (all trials).",
+        "Caution: 1 of 2 trials in real time could not keep up: contacts took 2 s (all trials).",
+    ]
+    virtual = [replace(trial, clock="virtual"), replace(other, clock="virtual")]
+    assert not cautions([Group({}, virtual)])  # its numbers do not depend on the ranks
+
+
+def test_a_selected_value_at_the_edge_of_its_grid_is_said(tmp_path: Path) -> None:
+    (trial,) = [load_trial(run_file(tmp_path / "a.h5", [0.1], steps=1))]
+    grid = [Group({"method": "A", "step": step}, [trial]) for step in (1, 10, 100)]
+    assert not cautions([grid[1]], candidates=grid, tuned=["step"])
+    (caution,) = cautions([grid[2]], candidates=grid, tuned=["step"])
+    assert caution.endswith("may lie: A, step 100 (step: the largest).")
+
+
+# -- studies -----------------------------------------------------------------------------------------------------------
+STUDY = """
+name: small
+job: base.yaml
+axes:
+  method:
+    A: {algorithm: {name: fedbuff, trigger: {every: 2}}, algorithm.step_size: [0.1, 0.5]}
+    B: {algorithm: {name: fedavg}, algorithm.step_size: [0.1, 0.5]}
+trials: 3
+select: {over: algorithm.step_size, by: train_loss}
+"""
+JOB = """
+name: base
+problem: {data: digits, clients: 3, model: logistic}
+algorithm: fedavg
+clock: {mode: virtual, delay: {name: exponential, rate: 10}}
+stop: {updates: 12}
+evaluate: {updates: 6}
+"""
+
+
+def test_a_study_is_compared_at_its_selected_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "base.yaml").write_text(JOB)
+    arguments = [str(tmp_path / "study.yaml"), f"output={tmp_path / 'results'}"]
+    assert main(["sweep", *arguments, "--processes", "1"]) == 0
+    capsys.readouterr()
+    assert main(["compare", *arguments, "--baseline", "B"]) == 0
+    out = capsys.readouterr().out
+    assert "step_size" not in out.splitlines()[0] and "Caution: selected at the edge of its grid" in out
+    assert "Caution: with 3 pairs p is at least 0.25" in out
+
+
+@long
+def test_two_names_for_one_method_are_told_apart_as_often_as_the_level_says(tmp_path: Path) -> None:
+    """200 null studies: ten runs of one method under each of two names, drawn from 60 with seeds of their own."""
+    (tmp_path / "base.yaml").write_text(JOB)
+    study = tmp_path / "study.yaml"
+    study.write_text("name: null\njob: base.yaml\naxes: {algorithm.step_size: [0.1]}\ntrials: 60\n")
+    assert main(["sweep", str(study), f"output={tmp_path / 'results'}"]) == 0
+    index = Index(loaded := load_study(study, [f"output={tmp_path / 'results'}"]))
+    pool = [load_trial(run.path) for run in loaded.runs if index.entries[run.identity].status == "completed"]
+    assert len(pool) == 60
+    rejected = 0
+    for k in range(200):
+        drawn = [pool[j] for j in np.random.default_rng(k).permutation(60)[:20]]
+        groups = [
+            Group(
+                {"method": name}, [replace(trial, seed=seed) for seed, trial in enumerate(drawn[10 * m : 10 * m + 10])]
+            )
+            for m, name in enumerate("AB")
+        ]
+        _, found = compare_groups(groups, CompareOptions("A", metric="train_loss"))
+        rejected += found[1].verdict != "not distinguishable"
+    assert 0.03 <= rejected / 200 <= 0.07

@@ -1,0 +1,113 @@
+"""Statistics of paired trials against scipy, published worked examples and the definitions."""
+
+from __future__ import annotations
+
+import itertools
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mpifl.tools.analysis.significance import (
+    holm,
+    interquartile_mean,
+    mean_difference,
+    permutation_test,
+    power_of,
+    rank_biserial,
+    signed_rank_test,
+    trials_needed,
+)
+
+DARWIN = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]) / 8.0
+"""Darwin's 15 pairs of maize plants, crossed minus self-fertilised (inches), as Fisher analyses them."""
+
+
+def test_the_interval_of_one_setting_is_the_paired_t_interval() -> None:
+    """Fisher, The Design of Experiments, 17: mean 20.933 eighths, t = 2.148 of 14 degrees of freedom."""
+    expected = stats.ttest_1samp(DARWIN, 0).confidence_interval()
+    assert mean_difference([DARWIN]) == pytest.approx((314 / 15 / 8, expected.low, expected.high), rel=1e-12)
+
+
+def test_settings_count_alike_in_a_stratified_mean() -> None:
+    """Two settings: variance (v1 / n1 + v2 / n2) / 4, degrees of freedom by Satterthwaite, which are Welch's."""
+    one, other = DARWIN[:5], DARWIN[5:]
+    welch = stats.ttest_ind(one, -other, equal_var=False)  # its standard error is that of the sum of the means
+    error, mean = abs((one.mean() + other.mean()) / welch.statistic) / 2, (one.mean() + other.mean()) / 2
+    half = stats.t.ppf(0.975, welch.df) * error
+    assert mean_difference([one, other]) == pytest.approx((mean, mean - half, mean + half), rel=1e-12)
+
+
+def test_a_setting_with_one_pair_has_no_interval() -> None:
+    estimate, low, high = mean_difference([np.array([3.0]), np.array([1.0, 2.0])])
+    assert estimate == 2.25 and np.isnan([low, high]).all()
+    assert mean_difference([np.array([2.0, 2.0])]) == (2.0, 2.0, 2.0)
+    assert np.isnan(mean_difference([np.array([inf, 1.0])])[1])
+
+
+def test_permutations_of_darwin_s_maize() -> None:
+    """Fisher, 21: of the 2^15 sign patterns 1,726 have a sum at least as far from 0, that is p = 0.05267."""
+    values = DARWIN[:10]  # so few that all patterns are counted
+    sums = np.array([np.dot(signs, values) for signs in itertools.product((1, -1), repeat=10)])
+    assert permutation_test([values]) == pytest.approx(np.mean(np.abs(sums) >= abs(values.sum()) - 1e-9), abs=1e-12)
+    assert permutation_test([DARWIN]) == pytest.approx(1726 / 2**15, abs=0.006)  # 9,999 random patterns of these
+
+
+def test_permutations_weigh_settings_alike() -> None:
+    one, other = np.array([1.0, 2.0]), np.array([5.0, -1.0, 2.0])
+    means = [np.mean(a * one) + np.mean(b * other)
+             for a in itertools.product((1, -1), repeat=2) for b in itertools.product((1, -1), repeat=3)]  # fmt: skip
+    expected = np.mean(np.abs(means) >= one.mean() + other.mean() - 1e-9)
+    assert permutation_test([one, other]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_wilcoxon_is_scipy_s_over_all_pairs() -> None:
+    assert signed_rank_test([DARWIN[:7], DARWIN[7:]]) == pytest.approx(stats.wilcoxon(DARWIN).pvalue, rel=1e-12)
+    assert signed_rank_test([np.arange(1.0, 6)]) == pytest.approx(2 / 2**5, rel=1e-12)  # all five better: 2^(1 - n)
+    assert signed_rank_test([np.zeros(4)]) == 1.0
+    assert signed_rank_test([np.array([inf, 1.0, 2.0, 3.0, 4.0])]) == pytest.approx(2 / 2**5, rel=1e-12)
+
+
+def test_holm_in_its_worked_example() -> None:
+    """p = 0.01, 0.04, 0.03, 0.005 (R's p.adjust: 0.03, 0.06, 0.06, 0.02); never above 1, never in another order."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02], rel=1e-12)
+    assert holm([0.6, 0.5]) == [1.0, 1.0] and holm([]) == []
+
+
+def test_rank_biserial_of_signed_ranks() -> None:
+    """Ranks of |1|, |2|, |-3|, |4| are 1 to 4: (1 + 2 + 4 - 3) / 10; equal pairs are left out."""
+    assert rank_biserial([np.array([1.0, 2.0, -3.0]), np.array([4.0, 0.0])]) == pytest.approx(0.4, rel=1e-12)
+    assert rank_biserial([np.zeros(3)]) == 0.0 and rank_biserial([-DARWIN]) == -rank_biserial([DARWIN])
+
+
+@pytest.mark.parametrize(("effect", "trials"), [(0.5, 34), (0.8, 15), (0.2, 199)])
+def test_sample_sizes_of_cohen_s_effects(effect: float, trials: int) -> None:
+    """G*Power 3.1, matched pairs, two-sided, alpha 0.05, power 0.8: small, medium and large effects."""
+    assert trials_needed(effect * 3.0, 3.0) == trials == trials_needed(-effect, 1.0)
+    assert power_of(trials - 1, effect, 1.0) < 0.8 <= power_of(trials, effect, 1.0)
+
+
+def test_sample_sizes_at_the_ends() -> None:
+    assert trials_needed(1.0, 0.0) == 2 and trials_needed(1e-9, 1.0) == inf
+
+
+def test_the_interquartile_mean_and_its_bootstrap() -> None:
+    """The mean of the middle half; of normal values its variance is 1.195 / n (trimmed mean, a quarter at each end)."""
+    assert interquartile_mean([np.array([0.0, 1, 2, 3]), np.array([4.0, 5, 6, 100])])[0] == 3.5
+    values = np.random.default_rng(7).normal(size=(4, 200))
+    estimate, low, high = interquartile_mean(list(values))
+    assert estimate == pytest.approx(stats.trim_mean(values, 0.25, axis=None), rel=1e-12)
+    assert (high - low) / 2 == pytest.approx(1.96 * sqrt(1.195 / 800), rel=0.1)
+    assert interquartile_mean(list(values)) == (estimate, low, high)  # the same at each call
+    apart = interquartile_mean([values[0], values[1] + 1000])  # trials are drawn within their setting
+    assert apart[2] - apart[1] < 3
+    assert interquartile_mean([np.full(5, 2.0)]) == (2.0, 2.0, 2.0)
+    assert np.isnan(interquartile_mean([np.array([1.0])])[1])
+
+
+@pytest.mark.parametrize("test", [signed_rank_test, permutation_test])
+def test_a_null_is_rejected_as_often_as_the_level_says(test) -> None:  # type: ignore[no-untyped-def]
+    """Of 400 null data sets of 11 pairs 5 % are rejected at the level of 5 %, by chance 3 to 7 %."""
+    differences = np.random.default_rng(3).standard_t(5, size=(400, 11))
+    assert 0.03 < np.mean([test([each]) < 0.05 for each in differences]) < 0.07
