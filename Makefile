@@ -6,6 +6,7 @@
 # make bench       the server's rate beside a loop by hand, what clients cost, many simulated clients: docs/results/performance.md, scale.md
 # make peers       update rules beside the classes of Flower, FedLab and APPFL, which it installs into build/peers
 # make peers-speed speed beside APPFL, Flower, FLSim and pfl-research, into docs/results/peers-speed.md: alone on the machine
+# make reference   the generated parts of docs/reference, from the definitions and docstrings
 # make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted
@@ -32,7 +33,7 @@ ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-all check test-mpich mutation bench peers peers-speed docs faults clean
+.PHONY: run test test-all check test-mpich mutation bench peers peers-speed reference docs faults clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
@@ -78,6 +79,9 @@ peers: .venv/.dev
 
 peers-speed: .venv/.dev
 	.venv/bin/python benchmarks/peers/compare.py
+
+reference: .venv/.run
+	.venv/bin/python docs/generator/reference.py
 
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet

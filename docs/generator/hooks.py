@@ -1,8 +1,7 @@
-"""MkDocs hooks: fills in the generated parts of pages, and brings linked source files into the site.
+"""MkDocs hooks: bring linked source files and diagrams into the site.
 
-`<!-- generate: NAME -->` in a page is replaced by the text of the function NAME of `tables.py`. A link that leads out
-of docs/ (to code, jobs, examples) works where the repository is browsed; in the site it leads to a page with that file,
-so that the site needs no network and no repository beside it.
+A link that leads out of docs/ (to code, jobs, examples) works where the repository is browsed; in the site it leads to
+a page with that file, so that the site needs no network and no repository beside it.
 """
 
 from __future__ import annotations
@@ -11,22 +10,16 @@ import logging
 import os
 import posixpath
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
-
-import tables  # noqa: E402 - of this folder
-
 log = logging.getLogger("mkdocs.hooks.mpifl")
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^ *(`{3,}).*?^ *\1 *$", re.S | re.M)
-PLACEHOLDER = re.compile(r"<!-- generate: (\S+) -->")
 DIAGRAM = re.compile(r"!\[[^\]]*\]\((assets/[\w-]+\.svg)\)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sbatch": "sh", ".sh": "sh", ".toml": "toml"}
 
@@ -50,9 +43,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Fills in what is generated, and turns links out of docs/ to the pages made by `on_files`."""
-    text = PLACEHOLDER.sub(lambda match: getattr(tables, match[1].replace("-", "_"))(), markdown)
-    text = DIAGRAM.sub(lambda match: _inline(match[1]), text)
+    """Puts diagrams into the page, and turns links out of docs/ to the pages made by `on_files`."""
+    text = DIAGRAM.sub(lambda match: _inline(match[1]), markdown)
     pieces, last = [], 0
     for fence in FENCE.finditer(text):
         pieces += [_relinked(text[last : fence.start()], page.file.src_uri), fence[0]]

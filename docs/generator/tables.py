@@ -1,4 +1,4 @@
-"""The generated parts of the reference: every function returns Markdown, made from the code when the site is built."""
+"""The generated parts of the reference: every function returns Markdown, made from the code (`reference.py`)."""
 
 from __future__ import annotations
 

@@ -111,7 +111,9 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_everything_public_is_documented() -> None:
     import mpifl
 
-    shown = re.findall(r"^::: mpifl\.(\w+)$", (ROOT / "docs/reference/python.md").read_text(encoding="utf-8"), re.M)
+    shown = re.findall(
+        r"^<!-- generate: api mpifl\.(\w+) -->$", (ROOT / "docs/reference/python.md").read_text(encoding="utf-8"), re.M
+    )
     assert sorted(shown) == sorted(set(mpifl.__all__) - {"__version__"})
 
 
@@ -133,6 +135,17 @@ def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
     for family in ("data", "partition", "model", "init", "delay", "availability"):
         assert set(FAMILIES[family].names()) <= job
     assert {"problem.l2", "stop.time", "faults.lost", "checkpoint.every", "clock.mode"} <= job
+
+
+def test_the_reference_is_current() -> None:
+    """The pages hold what their scripts make from the definitions: `make reference` writes it."""
+    sys.path.insert(0, str(ROOT / "docs" / "generator"))
+    try:
+        import reference
+    finally:
+        sys.path.pop(0)
+    for page in reference.PAGES.glob("*.md"):
+        assert reference.filled(page) == page.read_text(encoding="utf-8"), f"{page.name}: run make reference"
 
 
 def test_diagrams_are_those_of_the_script() -> None:
