@@ -111,9 +111,8 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_everything_public_is_documented() -> None:
     import mpifl
 
-    shown = re.findall(
-        r"^<!-- generate: api mpifl\.(\w+) -->$", (ROOT / "docs/reference/python.md").read_text(encoding="utf-8"), re.M
-    )
+    text = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^<!-- generate: api mpifl\.(\w+) -->$", text, re.M)
     assert sorted(shown) == sorted(set(mpifl.__all__) - {"__version__"})
 
 
