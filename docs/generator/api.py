@@ -79,7 +79,7 @@ def _code(name: str, thing: Any) -> str:
         parameters=parameters, return_annotation=_Text(returns) if isinstance(returns, str) else returns
     )
     text = f"{name.rpartition('.')[2]}{signature}"
-    if len(text) > 100:
+    if len(text) > 84:
         shown = [str(p) for p in parameters]
         keyword = next((k for k, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY), None)
         if keyword is not None and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
