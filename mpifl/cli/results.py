@@ -45,6 +45,9 @@ def _report(args: argparse.Namespace) -> None:
         raise ConfigError(
             "reach-in", args.reach_in, "--reach, whose columns have this unit, is not given", remedy="give it as well"
         )
+    for name in ("label", "caption", "siunitx"):
+        if args.pivot is None and (given := getattr(args, name)):
+            raise ConfigError(name, given, "without --pivot AXIS there is no pivot", remedy="give it as well")
     for name in ("formats", "figures", "x", "width"):
         if args.out is None and (given := getattr(args, name)):
             raise ConfigError(name, given, "without --out DIR no files are written", remedy="give it as well")
@@ -137,6 +140,13 @@ REPORT = Command(
         "--reach-in": value(
             "UNITS", "units of the columns of --reach: time (the default), updates, rounds, bytes, local-steps"
         ),
+        "--pivot": value(
+            "AXIS",
+            "a table with methods as rows, the values of this axis as columns, and one metric (--columns) in the cells",
+        ),
+        "--label": value("NAME", "label of the pivot in LaTeX, such as tab:accuracy"),
+        "--caption": value("TEXT", "caption of the pivot in LaTeX; default: metric and axis"),
+        "--siunitx": flag("align the numbers of the pivot in LaTeX by the package siunitx"),
         "--all": flag("of a study: show all values, and mark those that its rule selects"),
         "--formats": value("NAMES", "files to write: md,csv,tex,png,pdf (the default), svg, html"),
         "--figures": value(

@@ -155,10 +155,7 @@ def _settings(
                     "tuned", ", ".join(options.tuned) or "''", f"{method} has several configurations in one setting",
                     f"the keys in which they differ, of {', '.join(group.labels)}",
                 )  # fmt: skip
-            values[method] = {}
-            for trial in group.trials:
-                repeat = sum(seed == trial.seed for seed, _ in values[method])  # in real time a seed may be run again
-                values[method][trial.seed, repeat] = _value(trial, metric, worst)
+            values[method] = {key: _value(trial, metric, worst) for key, trial in group.by_seed().items()}
             diverged += sum(not np.isfinite(value) for value in values[method].values())
         labels = members[0].labels
         base = values.get(options.baseline)

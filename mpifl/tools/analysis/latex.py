@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -20,6 +21,7 @@ GREEK = {
 }  # fmt: skip
 ACCENTED = {chr(code) for code in range(0xC0, 0x180)} - set("ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")  # letters of pdfLaTeX's fonts
 LIGATURES = ("--", "``", "''", ",,", "!`", "?`")  # pairs that LaTeX joins into one letter
+MEAN = re.compile(r"-?(\d+)\.?(\d*)(?: ± ([\d.]+))?")  # "78.2 ± 1.3", or one number
 NUMBER = re.compile(r"(?P<minus>(?<![\d.)])-(?=\d))|(?P<mantissa>\d+(?:\.\d+)?)e(?P<exponent>[+-]?\d+)")
 
 
@@ -55,25 +57,77 @@ def number(text: str) -> str:
     return plain.replace("±", r"$\pm$").replace("–", "--").replace(">", "$>$").replace("inf", r"$\infty$")
 
 
+class Style(NamedTuple):
+    """How a table is set."""
+
+    caption: str
+    label: str = ""  # of \\ref; empty: none
+    below: str = ""  # a note below the table
+    column: bool | None = None  # in one of two columns, or across both; None: as wide as it is, in a `table`
+    siunitx: bool = False  # numbers are aligned by the package siunitx
+    titles: Sequence[str] = ()  # in place of the table's titles
+    span: tuple[str, int, int] | None = None  # a title over several columns: text, columns before it, and below it
+
+
 def table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], left: int, caption: str, bold: Sequence[bool]
+    titles: Sequence[str], rows: Sequence[Sequence[str]], left: int, style: Style, bold: Sequence[bool],
+    best: Collection[tuple[int, int]] = (),
 ) -> str:  # fmt: skip
     """A table environment with the rules of booktabs.
 
     titles, rows: plain text. left: number of first columns, which hold text and are aligned left; the others hold
-    numbers. bold: rows that are set in bold.
+    numbers. bold: rows that are set in bold. best: cells, as (row, column), that are.
     """
+    environment = "table*" if style.column is False else "table"
+    columns = [_number_column([row[k] for row in rows], style) for k in range(left, len(titles))]
+    packages = "booktabs,siunitx" if style.siunitx else "booktabs"
     lines = [
-        "% needs \\usepackage{booktabs}",
-        r"\begin{table}",
+        rf"% needs \usepackage{{{packages}}}",
+        rf"\begin{{{environment}}}",
         r"\centering",
-        rf"\caption{{{escape(caption)}}}",
-        rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(titles) - left)}}}",
+        rf"\caption{{{escape(style.caption)}}}",
+        *([rf"\label{{{style.label}}}"] if style.label else []),
+        *([r"\footnotesize\setlength{\tabcolsep}{3pt}"] if style.column is not None else []),
+        rf"\begin{{tabular}}{{{'l' * left}{''.join(columns)}}}",
         r"\toprule",
-        " & ".join(map(escape, titles)) + r" \\",
+        *_spanning(style.span),
+        " & ".join(f"{{{escape(t)}}}" if style.siunitx else escape(t) for t in style.titles or titles) + r" \\",
         r"\midrule",
     ]
-    for row, marked in zip(rows, bold, strict=True):
-        cells = [escape(cell) if k < left else number(cell) for k, cell in enumerate(row)]
-        lines.append(" & ".join(rf"\textbf{{{cell}}}" if marked else cell for cell in cells) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+    for k, (row, marked) in enumerate(zip(rows, bold, strict=True)):
+        cells = [escape(cell) if j < left else _cell(cell, style) for j, cell in enumerate(row)]
+        for j in range(len(cells)):
+            if marked or (k, j) in best:
+                cells[j] = rf"\bfseries {cells[j]}" if style.siunitx else rf"\textbf{{{cells[j]}}}"
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if style.below:
+        lines.append(rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {escape(style.below)}}}")
+    return "\n".join([*lines, rf"\end{{{environment}}}", ""])
+
+
+def _spanning(span: tuple[str, int, int] | None) -> list[str]:
+    """The line of a title over several columns, with a rule below it."""
+    if span is None:
+        return []
+    text, before, count = span
+    rule = rf"\cmidrule(lr){{{before + 1}-{before + count}}}"
+    return ["& " * before + rf"\multicolumn{{{count}}}{{c}}{{{escape(text)}}} \\", rule]
+
+
+def _number_column(cells: Sequence[str], style: Style) -> str:
+    """The column type: r, or siunitx's S with room for the largest mean and spread."""
+    found = [match for cell in cells if (match := MEAN.fullmatch(cell))]
+    if not style.siunitx or not found:
+        return "r"
+    whole, digits = (max(len(match[k]) for match in found) for k in (1, 2))
+    half = max(len((match[3] or "").replace(".", "").lstrip("0")) for match in found)
+    spread = f"({half})" if half else ""
+    return f"S[table-format={whole}.{digits}{spread},separate-uncertainty,detect-weight]"
+
+
+def _cell(cell: str, style: Style) -> str:
+    """A cell of numbers; what siunitx does not read is put in braces."""
+    if not style.siunitx:
+        return number(cell)
+    return cell.replace("±", r"\pm") if MEAN.fullmatch(cell) else f"{{{number(cell)}}}"

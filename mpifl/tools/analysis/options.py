@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -57,6 +58,14 @@ class Options:
     """an axis: figures of curves have a panel for each of its values"""
     width: float = 7.0
     """width of the figures, inches"""
+    pivot: str | None = None
+    """an axis: the table has a column for each of its values, and one metric, the first of `columns`, in the cells"""
+    label: str = ""
+    """label of a pivot in LaTeX, such as tab:accuracy"""
+    caption: str = ""
+    """caption of a pivot in LaTeX; empty: metric and axis"""
+    siunitx: bool = False
+    """numbers of a pivot in LaTeX are aligned by the package siunitx"""
     all: bool = False
     """show all values of a study, and mark those that its rule selects"""
 
@@ -65,6 +74,8 @@ class Options:
         _check("reach-in", self.reach_in, PROGRESS)
         _check("formats", self.formats, (*TABLES, *PICTURES, PAGE))
         _check("x", self.x, PROGRESS)
+        if self.label and not re.fullmatch(r"[A-Za-z0-9:._-]+", self.label):
+            raise ConfigError("label", self.label, "LaTeX may not take it", "letters, digits and : . _ -")
         for accuracy in self.reach:
             if not 0 < accuracy <= 1:
                 raise ConfigError(

@@ -208,10 +208,13 @@ def _table(table: Table) -> str:
     titles = [*table.titles, *(["marked"] if any(table.marked) else [])]
     head = "".join(f'<th scope="col"{_align(k, table.left)}>{_text(title)}</th>' for k, title in enumerate(titles))
     body = []
-    for row, best in zip(table.rows, table.marked, strict=True):
+    for k, (row, best) in enumerate(zip(table.rows, table.marked, strict=True)):
         cells = [*row, *(["*" if best else ""] if any(table.marked) else [])]
         first = f'<th scope="row">{_text(cells[0])}</th>'
-        rest = "".join(f"<td{_align(k, table.left)}>{_text(cell)}</td>" for k, cell in enumerate(cells[1:], 1))
+        texts = [
+            f"<strong>{_text(cell)}</strong>" if (k, j) in table.best else _text(cell) for j, cell in enumerate(cells)
+        ]
+        rest = "".join(f"<td{_align(j, table.left)}>{text}</td>" for j, text in enumerate(texts[1:], 1))
         body.append(f"<tr{' class=best' if best else ''}>{first}{rest}</tr>")
     return _scrolled("The table", f'<table class="sortable"><thead><tr>{head}</tr></thead>'
                      f"<tbody>{''.join(body)}</tbody></table>")  # fmt: skip

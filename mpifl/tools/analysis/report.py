@@ -11,6 +11,7 @@ from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.labels import read_labels
 from mpifl.tools.analysis.options import PAGE, PICTURES, Options
 from mpifl.tools.analysis.page import Incomplete, write_page
+from mpifl.tools.analysis.pivot import build_pivot
 from mpifl.tools.analysis.run import find_runs
 from mpifl.tools.analysis.tables import build_table, format_csv
 from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial
@@ -62,11 +63,13 @@ def report_groups(
     candidates: Sequence[Group] = (),
     title: str = "",
     incomplete: Sequence[Incomplete] = (),
+    tuned: Sequence[str] = (),
 ) -> str:
     """The report of groups: the table, and with `out` the files, as `report` makes them.
 
     notes: further lines below the table. marked: indices of the best groups. candidates: all groups of a study, before
     its selection. title: heading of the page. incomplete: the runs that the page lists as missing or not completed.
+    tuned: labels whose values were selected for each method.
     """
     options = options or Options()
     options.check_names({str(name) for group in groups for trial in group.trials for name in trial.evaluations})
@@ -74,7 +77,10 @@ def report_groups(
         from mpifl.tools.analysis.figures import find_label
 
         find_label(options.panels, groups, "panels")
-    table = build_table(groups, options, marked, notes)
+    if options.pivot:
+        table = build_pivot(groups, options, tuned, notes)
+    else:
+        table = build_table(groups, options, marked, notes)
     text = "\n".join([table.text(), "", *table.notes])
     if out is None:
         return text

@@ -60,10 +60,14 @@ class Table:
     marked: list[bool]
     """rows of the best groups"""
     notes: list[str]
+    best: frozenset[tuple[int, int]] = frozenset()
+    """row and column of the best cells"""
+    style: latex.Style | None = None
+    """of the LaTeX table; None: the notes are its caption"""
 
     def text(self) -> str:
         """The table for the terminal; the best rows have an asterisk in a further column."""
-        rows = [[cell.replace(DASH, "-") for cell in row] for row in self.rows]
+        rows = self._cells(lambda cell: f"{cell} *")
         if not any(self.marked):
             return self._tabulate(rows, self.titles, "simple")
         rows = [[*row, "*" if best else ""] for row, best in zip(rows, self.marked, strict=True)]
@@ -71,14 +75,22 @@ class Table:
 
     def markdown(self) -> str:
         """The table in Markdown; the best rows are bold."""
-        rows = [[escape_markdown(cell.replace(DASH, "-")) for cell in row] for row in self.rows]
+        rows = self._cells("**{}**".format, escape_markdown)
         rows = [[f"**{cell}**" for cell in row] if best else row for row, best in zip(rows, self.marked, strict=True)]
         table = self._tabulate(rows, list(map(escape_markdown, self.titles)), "github")
         return "\n".join([table, "", *self.notes, ""])
 
     def latex(self) -> str:
         """The table in LaTeX; the best rows are bold, and the notes are the caption."""
-        return latex.table(self.titles, self.rows, self.left, " ".join(self.notes), self.marked)
+        style = self.style or latex.Style(" ".join(self.notes))
+        return latex.table(self.titles, self.rows, self.left, style, self.marked, self.best)
+
+    def _cells(self, mark: Callable[[str], str], escape: Callable[[str], str] = str) -> list[list[str]]:
+        """The rows as plain text, escaped, with the best cells marked."""
+        rows = [[escape(cell.replace(DASH, "-")) for cell in row] for row in self.rows]
+        for k, j in self.best:
+            rows[k][j] = mark(rows[k][j])
+        return rows
 
     def _tabulate(self, rows: list[list[str]], titles: list[str], style: str) -> str:
         align = ["left"] * self.left + ["right"] * (len(titles) - self.left)

@@ -103,6 +103,13 @@ class Group:
         ]
         return ", ".join(parts) or "all trials"
 
+    def by_seed(self) -> dict[tuple[int, int], Trial]:
+        """The trials by seed, and number among those with this seed: in real time a seed may be run again."""
+        found: dict[tuple[int, int], Trial] = {}
+        for trial in self.trials:
+            found[trial.seed, sum(seed == trial.seed for seed, _ in found)] = trial
+        return found
+
     def last(self, metric: str) -> np.ndarray:
         """(trials,) the metric at the last evaluations; trials without it are left out."""
         values = np.array([trial.last(metric) for trial in self.trials])

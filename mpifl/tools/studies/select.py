@@ -193,10 +193,11 @@ def report_study(study: Study, out: str | Path | None = None, options: Options |
     found = reported_groups(study, index, options)
     select = study.options.select
     tuned = selected_labels(found.candidates, select) if select and not options.all else []
-    notes = [*found.notes, *([found.mark] if found.marked else [])]
+    notes = [*found.notes, *([found.mark] if found.marked and not options.pivot else [])]
     notes += few(cautions(found.groups, options.spread, found.candidates, tuned))
     runs = _incomplete(study, index)
-    return report_groups(found.groups, out, options, notes, found.marked, found.candidates, study.options.name, runs)
+    name = study.options.name
+    return report_groups(found.groups, out, options, notes, found.marked, found.candidates, name, runs, tuned)
 
 
 def compare_study(study: Study, options: CompareOptions) -> tuple[Table, list[Comparison]]:

@@ -1,0 +1,137 @@
+"""`mpifl report --pivot`: methods as rows, the values of an axis as columns, one metric in the cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import floor, log10
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.tools.analysis import latex
+from mpifl.tools.analysis.curves import metric_label
+from mpifl.tools.analysis.figures import find_label
+from mpifl.tools.analysis.options import Options, is_percentage, scale_of
+from mpifl.tools.analysis.significance import LEVEL, holm, signed_rank_test
+from mpifl.tools.analysis.spread import SPREADS, half_width
+from mpifl.tools.analysis.tables import Table, format_spread
+from mpifl.tools.analysis.trials import Group, format_value
+
+LETTER, GAP = 4.4 / 72.27, 6 / 72.27  # inches: a letter of LaTeX's \\footnotesize, about; the gap of two columns
+COLUMN = 3.5  # inches: a table that is at most so wide stands in one of two columns
+_APART = ", and those that the signed-rank test does not tell apart from it (5 %, Holm)"
+WORDS = {"range": "mean (smallest–largest)", "sd": "mean ± standard deviation",
+         "ci95": "mean ± half the 95 % confidence interval"}  # fmt: skip
+
+
+def build_pivot(
+    groups: Sequence[Group], options: Options, tuned: Sequence[str] = (), notes: Sequence[str] = ()
+) -> Table:
+    """The pivot of the groups. tuned: labels that were selected for each method, which are no rows. Raises ConfigError.
+
+    In each column the best mean is marked, and the means that its trials do not tell apart from it: by the signed-rank
+    test of the trials with the same seed, with Holm's correction for the column, where there are enough trials for it.
+    """
+    axis = find_label(options.pivot or "", groups, "pivot")
+    metric = options.columns[0] if options.columns else "test_accuracy"
+    if options.columns and len(options.columns) > 1:
+        raise ConfigError("columns", ",".join(options.columns), "a pivot has one metric in its cells", "one name")
+    names = [label for label in groups[0].labels if label != axis and label not in tuned]
+    if not names:
+        raise ConfigError("pivot", options.pivot, "the runs differ in nothing else", "a study with methods as well")
+    columns = list(dict.fromkeys(format_value(group.labels[axis]) for group in groups))
+    cells: dict[tuple[str, ...], dict[str, Group]] = {}
+    for group in groups:
+        row = cells.setdefault(tuple(format_value(group.labels[name]) for name in names), {})
+        if (column := format_value(group.labels[axis])) in row:
+            wrong = f"{group.name} is in the same cell as {row[column].name}"
+            raise ConfigError("pivot", options.pivot, wrong, "a study whose rule selects one of them")
+        row[column] = group
+    sign = -1.0 if is_percentage(metric) else 1.0
+    marked: set[tuple[int, int]] = set()
+    ranks = np.full((len(cells), len(columns)), np.nan)
+    for j, column in enumerate(columns):
+        found = {k: row[column] for k, row in enumerate(cells.values()) if column in row}
+        scores = {k: sign * _mean(group, metric) for k, group in found.items()}
+        marked |= {(k, len(names) + j) for k in _best(found, scores, metric)}
+        for k, score in scores.items():
+            ranks[k, j] = 1 + sum(other < score for other in scores.values()) + (
+                sum(other == score for other in scores.values()) - 1) / 2  # fmt: skip
+    digits = [_digits([row[c] for row in cells.values() if c in row], metric, options.spread) for c in columns]
+    rows = []
+    for (labels, row), each in zip(cells.items(), ranks, strict=True):
+        texts = [_cell(row.get(c), metric, options.spread, d) for c, d in zip(columns, digits, strict=True)]
+        rows.append([*labels, *texts, f"{np.nanmean(each):.1f}" if np.isfinite(each).any() else "-"])
+    counts = sorted({len(group.trials) for group in groups})
+    trials = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    chosen = f"the best of its column{_APART if _testable(cells) else ''}. Rank: mean over the columns."
+    plain = [f"{axis} {column}".replace("_", " ") for column in columns]
+    known = [f"{metric_label(metric)}: {SPREADS[options.spread]}, {trials} trials. Marked: {chosen}", *notes]
+    wide = sum(max(map(len, each)) * LETTER + GAP for each in zip([*names, *columns, "rank"], *rows, strict=True))
+    if wide > options.width:
+        known.append(f"Caution: the LaTeX table is about {wide:.1f} inches wide, and {options.width:g} are asked for; "
+                     "drop columns, or --width 7.")  # fmt: skip
+    style = latex.Style(
+        options.caption or _sentence(metric_label(metric)), options.label,
+        f"{_sentence(WORDS[options.spread])} over {trials} trials at the end of each run. Bold: {chosen}",
+        options.width <= COLUMN, options.siunitx, [*names, *columns, "rank"],
+        (axis.replace("_", " "), len(names), len(columns)),
+    )  # fmt: skip
+    titles = [*names, *plain, "rank"]
+    return Table(titles, rows, len(names), [False] * len(rows), known, frozenset(marked), style)
+
+
+def _mean(group: Group, metric: str) -> float:
+    """The mean over the trials; infinite where one of them diverged or has no value."""
+    values = np.array([trial.last(metric) for trial in group.trials])
+    worst = -np.inf if is_percentage(metric) else np.inf
+    return float(np.where(np.isfinite(values), values, worst).mean())
+
+
+def _testable(cells: Mapping[tuple[str, ...], Mapping[str, Group]]) -> bool:
+    """Whether every column has enough trials for the signed-rank test to tell any two methods apart."""
+    fewest = min(len(group.trials) for row in cells.values() for group in row.values())
+    return (len(cells) - 1) * 2.0 ** (1 - fewest) <= LEVEL
+
+
+def _best(found: Mapping[int, Group], scores: Mapping[int, float], metric: str) -> list[int]:
+    """The rows with the smallest score, and those that are not told apart from it."""
+    finite = {k: score for k, score in scores.items() if np.isfinite(score)}
+    if not finite:
+        return []
+    top = min(finite, key=lambda k: finite[k])
+    best = [k for k, score in finite.items() if score == finite[top]]
+    others = [k for k in finite if k not in best]
+    values = {k: {key: trial.last(metric) for key, trial in found[k].by_seed().items()} for k in finite}
+    pairs = [np.array([values[k][s] - values[top][s] for s in values[k] if s in values[top]]) for k in others]
+    if not others or min(map(len, pairs)) == 0 or len(others) * 2.0 ** (1 - min(map(len, pairs))) > LEVEL:
+        return best
+    p_values = holm([signed_rank_test([each]) for each in pairs])
+    return best + [k for k, p in zip(others, p_values, strict=True) if p >= LEVEL]
+
+
+def _halves(groups: Sequence[Group], metric: str, spread: str) -> list[float]:
+    """The half widths of the spread, as tables show them, that are known and not 0."""
+    halves = [float(half_width(group.last(metric) * scale_of(metric), spread)) for group in groups]
+    return [half for half in halves if np.isfinite(half) and half]
+
+
+def _digits(groups: Sequence[Group], metric: str, spread: str) -> int:
+    """The decimals of a column: such that a typical spread has two digits."""
+    halves = [] if spread == "range" else _halves(groups, metric, spread)
+    return min(6, max(0, 1 - floor(log10(float(np.median(halves)))))) if halves else 2
+
+
+def _cell(group: Group | None, metric: str, spread: str, digits: int) -> str:
+    """Mean and spread; "-" for a combination that the study does not have."""
+    if group is None:
+        return "-"
+    if spread == "range" or not (half := _halves([group], metric, spread)):
+        return format_spread(group.last(metric) * scale_of(metric), len(group.trials), spread)
+    values = group.last(metric) * scale_of(metric)
+    few = f", {len(values)} of {len(group.trials)}" if len(values) < len(group.trials) else ""
+    return f"{values.mean():.{digits}f} ± {half[0]:.{digits}f}{few}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
