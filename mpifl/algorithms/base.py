@@ -401,7 +401,10 @@ class Algorithm(Config):
         return None
 
     def server_vectors(self, clients: int) -> float:
-        """How many vectors the server's state comes to have besides those of `init_server`; for estimates of memory."""
+        """How many vectors the server has at its peak besides those of `init_server`; for estimates of memory.
+
+        clients: those that compute at least once.
+        """
         return 0
 
     def needs_timings(self) -> bool:

@@ -55,6 +55,9 @@ class FedAMP(SynchronousRounds):
         """alpha_k for n clients."""
         return self.attention_step or (self.sigma / n if self.attention == "exponential" else 1.0)
 
+    def server_vectors(self, clients: int) -> float:
+        return 2 * clients  # w in float64, from which the weights are computed
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         w = np.tile(x0, (clients.n, 1))
         return State(x=x0.copy(), sum=0 * x0, w=w, u=w.copy(), samples=clients.samples)

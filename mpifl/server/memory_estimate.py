@@ -157,7 +157,7 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1, kept: KeptVectors = Ke
         "data": size.data,
         "server's state": int(kept.server * vector * (2 if saved else 1)),
         "clients' table": n * TABLE_BYTES + RECORD_BYTES,
-        "loading and evaluation": max(size.loading, evaluation),
+        "evaluation": evaluation,
     }
     if ranks > 1:
         hosted = -(-n // (ranks - 1))
@@ -171,7 +171,7 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1, kept: KeptVectors = Ke
             "clients' states": _states(job, share * kept.client, vector),
             "vectors of local steps": LOCAL_VECTORS * vector,
         }
-        return MemoryEstimate(server, {**clients, **_torch(job)}, ranks)
+        return MemoryEstimate(_with_loading(server, size), {**clients, **_torch(job)}, ranks)
     server["clients' records"] = int(computing * CLIENT_BYTES)
     own = min(_vectors_in_flight(job, min(computing, in_flight)), _updates(job, n))  # the first messages share x_0
     own_states = computing * (kept.client - kept.shared)
@@ -179,7 +179,13 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1, kept: KeptVectors = Ke
     server["clients' states"] = _states(job, own_states + kept.shared * shared, vector)
     server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + in_flight * FLIGHT_BYTES)
     server["vectors of local steps"] = LOCAL_VECTORS * vector
-    return MemoryEstimate({**server, **_torch(job)}, {}, 1)
+    return MemoryEstimate({**_with_loading(server, size), **_torch(job)}, {}, 1)
+
+
+def _with_loading(parts: Mapping[str, int], size: ProblemSize) -> dict[str, int]:
+    """The parts, and what loading takes beyond them: it is over before vectors are allocated."""
+    later = _sum(parts) - parts["data"] - parts["clients' table"]
+    return {**parts, "loading": max(0, size.loading - later)}
 
 
 def _states(job: Job, vectors: float, vector: int) -> int:
