@@ -34,7 +34,7 @@ UPDATES = 45  # nine full rounds
 
 # What changes what an algorithm remembers, beside its defaults.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "ace": [{"delay_threshold": 3}, {"fill": "zero", "reply": "before"}],
+    "ace": [{"delay_threshold": 3, "lost": "drop"}, {"fill": "zero", "reply": "before"}],
     "apfl": [{"adapt": "round"}, {"adapt": "step"}, {"aggregation": TrimmedMean(trim=0.2)}],
     "area": [{"output": "average"}, {"reply": "after"}, {"first_contact": "zero"}],
     "async-comm-sgd": [{"draw": "fixed", "gap": [1, 2, 3, 4, 5]}],
@@ -57,7 +57,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedbuff": [
         {"staleness": "inverse-sqrt", "server_step": None},
         {"aggregation": Krum(keep=2)},
-        {"calibrate": True, "staleness": "inverse-sqrt"},
+        {"calibrate": True, "staleness": "inverse-sqrt", "lost": "drop"},
         {"optimizer": AmsGrad(), "delay_threshold": 0, "delay_rule": "scale"},
     ],
     "fedcompass": [{"min_steps": 2, "max_steps": 5, "upload": "delta", "staleness": "polynomial"}],
@@ -75,7 +75,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"optimizer": Adagrad()},
     ],
     "favas": [{"cohort": 2, "alpha": "deterministic"}],
-    "mifa": [{"cohort": 2}, {"cohort": 3, "fill": "zero", "step_schedule": "inverse"}],
+    "mifa": [
+        {"cohort": 2, "lost": "drop"},
+        {"cohort": 3, "fill": "zero", "step_schedule": "inverse"},
+        {"period": 0.2},
+    ],
     "mime": [{"momentum": 0.9}, {"momentum": 0.9, "lite": True, "cohort": 2}],
     "proxskip": [{"probability": 0.4}],
     "quafl": [{"cohort": 2}],
