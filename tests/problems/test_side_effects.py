@@ -22,81 +22,49 @@ from torch.utils.data import TensorDataset  # noqa: E402
 HERE = __name__
 
 
-class Base(nn.Module):
-    """A linear layer; `keep` is what a subclass does in each pass."""
+class Keeps(nn.Module):
+    """A linear layer with attributes and buffers; `each_pass` is what it does with itself and the rows in each pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, each_pass: Any = lambda m, x: None, buffers: Any = (), **attributes: Any) -> None:
         super().__init__()
-        self.linear = nn.Linear(3, 2)
-
-    def keep(self, x: Any) -> None: ...
+        self.linear, self.each_pass = nn.Linear(3, 2), each_pass
+        for name, value in dict(buffers).items():
+            self.register_buffer(name, value)
+        for name, value in attributes.items():
+            setattr(self, name, value)
 
     def forward(self, x: Any) -> Any:
-        self.keep(x)
+        self.each_pass(self, x)
         return self.linear(x)
 
 
-class IntegerBuffer(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("steps", torch.tensor(0))
+def sets(**attributes: Any) -> Any:
+    """A pass that sets attributes of the module to functions of the module and the rows."""
 
-    def keep(self, x: Any) -> None:
-        self.steps += 1
+    def each_pass(m: Any, x: Any) -> None:
+        for name, function in attributes.items():
+            setattr(m, name, function(m, x))
 
-
-class BoolBuffer(Base):
-    """Changes in evaluation alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.tensor(False))
-
-    def keep(self, x: Any) -> None:
-        if not self.training:
-            self.seen = torch.tensor(True)
+    return each_pass
 
 
-class ComplexBuffer(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("phase", torch.tensor(1j))
-
-    def keep(self, x: Any) -> None:
-        self.phase = self.phase * 1j
+def add_one(m: Any, x: Any) -> None:
+    m.steps += 1
 
 
-class Weights(Base):
+def count_in_the_class(m: Any, x: Any) -> None:
+    OfClass.steps += 1
+
+
+class OfClass(Keeps):
+    steps = 0
+
+
+def first_mean_as_bias(m: Any, x: Any) -> None:
     """Initialises itself from the first rows that it sees, as ActNorm."""
-
-    ready = False
-
-    def keep(self, x: Any) -> None:
-        if not self.ready:
-            self.ready = True
-            self.linear.bias.data = x.mean() * torch.ones(2)
-
-
-class Number(Base):
-    steps = 0
-
-    def keep(self, x: Any) -> None:
-        self.steps += 1
-
-
-class ClassNumber(Base):
-    steps = 0
-
-    def keep(self, x: Any) -> None:
-        ClassNumber.steps += 1
-
-
-class Nested(Base):
-    """In a part of a part, in an object of the user's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Sequential(self.linear, Memory())
+    if not m.ready:
+        m.ready = True
+        m.linear.bias.data = x.mean() * torch.ones(2)
 
 
 class Memory(nn.Module):
@@ -109,64 +77,13 @@ class Memory(nn.Module):
         return x
 
 
-class Hidden(Base):
-    """A recurrent state that is carried on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = torch.zeros(1)
-
-    def keep(self, x: Any) -> None:
-        self.hidden = 0.5 * self.hidden + x.detach().mean()
-
-
-class FirstRows(Base):
-    """A constant from the first rows that it sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.centre = None
-
-    def keep(self, x: Any) -> None:
-        if self.centre is None:
-            self.centre = x.mean(0)
-
-
-class OwnGenerator(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.draw = np.random.default_rng(0)
-
-    def keep(self, x: Any) -> None:
-        self.draw.random()
-
-
-class TorchGenerator(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.draw = torch.Generator()
-
-    def keep(self, x: Any) -> None:
-        torch.rand(1, generator=self.draw)
-
-
-class NumPy(Base):
-    def keep(self, x: Any) -> None:
-        np.random.random()
-
-
-class Python(Base):
-    def keep(self, x: Any) -> None:
-        random.random()
-
-
-class Cache(Base):
+class Cache(nn.Module):
     """What depends on the rows' shape alone, and the last outputs, which the next pass replaces. Always draws."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mask, self.last = None, None
-        self.norm = nn.BatchNorm1d(2)
+        self.linear, self.norm = nn.Linear(3, 2), nn.BatchNorm1d(2)
 
     def forward(self, x: Any) -> Any:
         if self.mask is None or len(self.mask) != len(x):
@@ -204,84 +121,84 @@ class Centres(nn.Module):
         return F.cross_entropy(outputs - self.centre, y)
 
 
-class WithLoss(Base):
+class WithLoss(Keeps):
     """Its loss is a method of its own, and its norm has running statistics."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(buffers={"edges": torch.eye(3).to_sparse()})
         self.linear = nn.Sequential(self.linear, nn.BatchNorm1d(2))
-        self.register_buffer("edges", torch.eye(3).to_sparse())
 
     def loss(self, outputs: Any, y: Any) -> Any:
         return F.cross_entropy(outputs, y)
 
 
-LOSSES: dict[str, Any] = {
-    "object": Annealed,
-    "module": Centres,
-    "method": lambda: Annealed().__call__,
-    "function": lambda: counted,
+BUFFERS = "; expected buffers that stay as they are, running statistics apart"
+VALUES = "; expected values that stay as they are, as clients share module and loss"
+DRAWS = "; expected draws from torch's generator alone"
+MODULES: dict[str, tuple[Any, str]] = {  # modules that are refused, and why
+    "integer buffer": (lambda: Keeps(add_one, {"steps": torch.tensor(0)}), f"a forward pass changes steps{BUFFERS}"),
+    "boolean buffer, in evaluation alone": (
+        lambda: Keeps(sets(seen=lambda m, x: m.seen | (not m.training)), {"seen": torch.tensor(False)}),
+        f"a forward pass changes seen{BUFFERS}",
+    ),
+    "complex buffer": (
+        lambda: Keeps(sets(phase=lambda m, x: m.phase * 1j), {"phase": torch.tensor(1j)}),
+        f"a forward pass changes phase{BUFFERS}",
+    ),
+    "weights": (lambda: Keeps(first_mean_as_bias, ready=False), "a forward pass changes linear.bias"),
+    "number": (lambda: Keeps(add_one, steps=0), f"a forward pass changes steps{VALUES}"),
+    "number of the class": (lambda: OfClass(count_in_the_class), f"a forward pass changes steps{VALUES}"),
+    "in a part of a part": (
+        lambda: nn.Sequential(nn.Sequential(nn.Linear(3, 2), Memory())),
+        "a forward pass changes 0.1.log",
+    ),
+    "recurrent state": (
+        lambda: Keeps(sets(hidden=lambda m, x: 0.5 * m.hidden + x.detach().mean()), hidden=torch.zeros(1)),
+        "a forward pass changes hidden",
+    ),
+    "constant from the first rows": (
+        lambda: Keeps(sets(centre=lambda m, x: x.mean(0) if m.centre is None else m.centre), centre=None),
+        "a forward pass changes centre",
+    ),
+    "generator of NumPy's": (
+        lambda: Keeps(lambda m, x: m.draw.random(), draw=np.random.default_rng(0)),
+        f"a forward pass changes draw{VALUES}",
+    ),
+    "generator of torch's": (
+        lambda: Keeps(lambda m, x: torch.rand(1, generator=m.draw), draw=torch.Generator()),
+        f"a forward pass changes draw{VALUES}",
+    ),
+    "draws of NumPy": (
+        lambda: Keeps(lambda m, x: np.random.random()),
+        f"the module or the loss draws from NumPy's generator{DRAWS}",
+    ),
+    "draws of Python": (
+        lambda: Keeps(lambda m, x: random.random()),
+        f"the module or the loss draws from Python's generator{DRAWS}",
+    ),
 }
+LOSSES: dict[str, tuple[Any, str]] = {  # losses that are refused, and why
+    "object": (Annealed, "a forward pass changes loss.calls"),
+    "module": (Centres, "a forward pass changes loss.centre"),
+    "method": (lambda: Annealed().__call__, "a forward pass changes loss.calls"),
+    "function": (lambda: counted, "a forward pass changes loss.calls"),
+}
+ACCEPTED = {"plain": Keeps, "cache": Cache, "loss of its own": WithLoss}
 
 
-def entry(module: str = "Base", loss: str = "") -> Any:
+def entry(module: str = "plain", loss: str = "") -> Any:
     draw = torch.Generator().manual_seed(0)
     sets = [TensorDataset(torch.randn(5, 3, generator=draw), torch.arange(5) % 2) for _ in range(3)]
-    made = globals()[module]()
-    return made, getattr(made, "loss", LOSSES.get(loss, lambda: F.cross_entropy)()), sets[:2], sets[2]
+    made = MODULES[module][0]() if module in MODULES else ACCEPTED[module]()
+    own = LOSSES[loss][0]() if loss else getattr(made, "loss", F.cross_entropy)
+    return made, own, sets[:2], sets[2]
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [
-        (
-            {"module": "IntegerBuffer"},
-            "a forward pass changes steps; expected buffers that stay as they are, running statistics apart",
-        ),
-        (
-            {"module": "BoolBuffer"},
-            "a forward pass changes seen; expected buffers that stay as they are, running statistics apart",
-        ),
-        (
-            {"module": "ComplexBuffer"},
-            "a forward pass changes phase; expected buffers that stay as they are, running statistics apart",
-        ),
-        (
-            {"module": "Weights"},
-            "a forward pass changes linear.bias",
-        ),
-        (
-            {"module": "Number"},
-            "a forward pass changes steps; expected values that stay as they are, as clients share module and loss",
-        ),
-        (
-            {"module": "ClassNumber"},
-            "a forward pass changes steps; expected values that stay as they are, as clients share module and loss",
-        ),
-        ({"module": "Nested"}, "a forward pass changes linear.1.log"),
-        ({"module": "Hidden"}, "a forward pass changes hidden"),
-        ({"module": "FirstRows"}, "a forward pass changes centre"),
-        (
-            {"module": "OwnGenerator"},
-            "a forward pass changes draw; expected values that stay as they are, as clients share module and loss",
-        ),
-        (
-            {"module": "TorchGenerator"},
-            "a forward pass changes draw; expected values that stay as they are, as clients share module and loss",
-        ),
-        (
-            {"module": "NumPy"},
-            "the module or the loss draws from NumPy's generator; expected draws from torch's generator alone",
-        ),
-        (
-            {"module": "Python"},
-            "the module or the loss draws from Python's generator; expected draws from torch's generator alone",
-        ),
-        ({"loss": "object"}, "a forward pass changes loss.calls"),
-        ({"loss": "method"}, "a forward pass changes loss.calls"),
-        ({"loss": "function"}, "a forward pass changes loss.calls"),
-        ({"loss": "module"}, "a forward pass changes loss.centre"),
-    ],
+    [({"module": name}, says) for name, (_, says) in MODULES.items()]
+    + [({"loss": name}, says) for name, (_, says) in LOSSES.items()],
+    ids=[*MODULES, *LOSSES],
 )
 def test_what_changes_in_a_pass_is_refused_by_name(options: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)) as raised:
@@ -290,11 +207,12 @@ def test_what_changes_in_a_pass_is_refused_by_name(options: dict[str, str], says
 
 
 @pytest.mark.parametrize("buffers", ["averaged", "local"])
-@pytest.mark.parametrize(("module", "draws"), [("Base", False), ("Cache", True), ("WithLoss", False)])
-def test_caches_and_running_statistics_are_accepted(module: str, draws: bool, buffers: Any) -> None:
+@pytest.mark.parametrize("module", ACCEPTED)
+def test_caches_and_running_statistics_are_accepted(module: str, buffers: Any) -> None:
+    """Only one of them draws, and what it draws is put back."""
     before = torch.random.get_rng_state()
     problem = problems.load(
         ProblemConfig(entry=f"{HERE}:entry", options={"module": module}, torch=Torch(buffers=buffers))
     )
-    assert problem.draws is draws
+    assert problem.draws == (module == "cache")
     assert torch.equal(torch.random.get_rng_state(), before)
