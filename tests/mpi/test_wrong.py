@@ -16,47 +16,23 @@ from tests.tiers import long
 pytestmark = [pytest.mark.mpi, pytest.mark.damaged, pytest.mark.timeout(120)]
 IDX = "problem.data=mnist problem.model={name: logistic} problem.root="
 
-# the command, and what its line holds; {job} is a good job, {run} its results
+# The command, and what its line holds; {job} is a good job, {run} its results. Of each kind of mistake one or two: what
+# is wrong with single values is in tests/config.
 WRONG = [
     ("run {job} algorithm.step_sise=1", "algorithm.step_sise=1: no such key; the nearest is algorithm.step_size"),
-    ("run {job} stpo.time=3", "stpo={'time': 3}: no such key; the nearest is stop"),
-    ("run {job} problem.model.dims=3", "the nearest is problem.model.dim"),
-    ("run {job} clock.delay.rat=3", "the nearest is clock.delay.rate"),
     ("run {job} seed=one", "seed=one: not valid; expected an integer"),
-    ("run {job} algorithm.step_size=big", "algorithm.step_size=big: not valid; expected a number"),
-    ("run {job} problem.clients=2.5", "problem.clients=2.5"),
-    ("run {job} problem=[1,2]", "problem=[1, 2]"),
-    ("run {job} stop=null", "stop=None"),
-    ("run {job} stop={}", "at least one of time, updates, accuracy"),
-    ("run {job} stop.time=-1", "stop.time=-1.0"),
-    ("run {job} evaluate={}", "either every (seconds) or updates (a count)"),
-    ("run {job} checkpoint.every=0", "checkpoint.every=0.0"),
     ("resume {job}", "resume=good.yaml: no HDF5 file; there is no complete checkpoint in good.yaml.ckpt; expected"),
-    ("run {job} clock.delay.rate=-10", "clock.delay.rate=-10.0: not valid; expected a number from 1e-09"),
-    ("run {job} clock.delay.spread=-1", "clock.delay.spread=-1.0"),
     ("run {job} clock.delay={name: fixed, seconds: [1, 2]}", "clock.delay.seconds=2 values"),
     ("run {job} clock.delay={name: trace, path: none.csv}", "clock.delay.path=none.csv"),
     ("run {job} clock.delay={name: trace, path: text.txt}", "clock.delay.path=text.txt"),
-    ("run {job} clock.mode=fake", "clock.mode=fake: not valid; expected one of real, virtual"),
     ("run {job} problem.clients=0", "problem.clients=0"),
-    ("run {job} problem.clients=-3", "problem.clients=-3"),
-    ("run {job} algorithm=arae", "did you mean area?"),
     ("run {job} algorithm=nowhere:Own", "algorithm.name=nowhere:Own"),
     ("run {job} algorithm=json:JSONDecoder", "a subclass of"),
     ("run {job} algorithm={name: fedavg, cohort: 8}", "algorithm.cohort=8: there are 7 clients; expected at most 7"),
-    ("run {job} algorithm={name: fedavg, reply: before}", "algorithm.reply=before: not valid; expected deferred only"),
-    (
-        "run {job} algorithm={name: fedasync, reply: deferred}",
-        "reply=deferred: not valid; expected one of before, after",
-    ),
     (
         "run {job} algorithm.reply=deferred algorithm.trigger.every=9",
         "algorithm.trigger.every=9: replies are deferred, and there are 7 clients; expected at most 7",
     ),
-    ("run {job} algorithm.trigger={every: 2, period: 1}", "algorithm.trigger"),
-    ("run {job} algorithm.trigger.every=0", "algorithm.trigger.every=0"),
-    ("run {job} algorithm.step_schedule={name: strongly-convex, mu: 2, L: 1}", "algorithm.step_schedule.L=1"),
-    ("run {job} problem.dtype=int8", "problem.dtype=int8"),
     ("run {digits} problem.clients=2000", "2000"),
     ("run {digits} problem.partition={name: dirichlet, alpha: 0.1, min_samples: 500}", "min_samples"),
     ("run {digits} " + IDX + "nowhere", "nowhere"),
@@ -66,7 +42,6 @@ WRONG = [
     ("run {job} output=folder.h5", "output=folder.h5: this is a directory; expected the name of a file"),
     ("run {job} output=text.txt/x.h5", "output=text.txt/x.h5"),
     ("run {job} output=/proc/x.h5", "output=/proc/x.h5"),
-    ("run {job} output=x.csv", "output=x.csv"),
     ("run {job} output={run}", "the file exists; choose another name, or overwrite=true"),
     ("run {job} output={run} overwrite=maybe", "overwrite=maybe: not valid; expected true or false"),
     ("run {job} overwrite=true output={run} seed=-1", "seed=-1"),
