@@ -56,17 +56,6 @@ def test_theorem_8() -> None:
                 close(AsyncSgd(step_size=eta, step_rule="inverse").eta(tau, n), eta if tau < n else eta * n / (tau + 1))
 
 
-@pytest.mark.parametrize("reply", ["before", "after"])
-@pytest.mark.parametrize("step", [0.1, 0.05, 0.02])
-def test_periodic_schedule_balances_the_gradients_that_arrive(step: float, reply: str) -> None:
-    """sum over the cycle of a_i (b_k - c_i) = 0 for any step, b_k the models of the gradients: not the optimum 4/5."""
-    a, c = np.array([1.0, 4.0]), np.array([0.0, 1.0])
-    log = run(AsyncSgd(step_size=step, reply=reply), quadratics(a, c), CYCLE * int(6 / step))
-    cycle = np.array(log.order[-4:])
-    close(np.sum(a[cycle] * (np.ravel(log.bases[-4:]) - c[cycle])), 0.0)
-    assert log.x[0] < 0.75
-
-
 T3, T4 = quadratics([1, 1], [0, 1]), quadratics([1, 4], [0, 1])
 
 

@@ -14,7 +14,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.rng import stream
 from tests.algorithms.world import in_rounds
-from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, random_quadratics, run
 
 
 @dataclass
@@ -57,23 +57,6 @@ def test_mu_0_is_fedavg_to_the_bit(solver: Sgd, more: dict) -> None:
     assert len(fedavg.models) == 8 and np.array_equal(with_mu.models, fedavg.models)
     other = in_rounds(FedProx(mu=0.1, **options), noisy(1, 5), 8)[0]
     assert np.abs(np.array(other.models) - fedavg.models).max() > 1e-4
-
-
-def exact(mu: float, largest: float, smallest: float) -> FedProx:
-    """FedProx whose local problems, of curvatures in [smallest + mu, largest + mu], are solved to rounding."""
-    rate = 1 - (smallest + mu) / (largest + mu)  # of gradient descent with the step 1/(largest + mu)
-    steps = int(np.ceil(np.log(1e-16) / np.log(max(rate, 1e-3))))
-    return FedProx(mu=mu, step_size=1 / (largest + mu), local_steps=steps, solver=Gd())
-
-
-@pytest.mark.parametrize("mu", [0.1, 1.0, 10.0, 100.0])
-def test_exact_solutions_end_at_the_proximal_point(mu: float) -> None:
-    """FEDPROX.2: Exact prox, 1-D quadratics: the limit is sum k_i c_i / sum k_i with k_i = a_i/(a_i + mu)."""
-    a, c = np.array([1.0, 10.0, 4.0]), np.array([1.0, -1.0, 5.0])
-    k = a / (a + mu)
-    contraction = np.mean(mu / (a + mu))
-    log = run(exact(mu, 10, 1), quadratics(a, c), [0, 1, 2] * int(np.log(1e-14) / np.log(contraction) + 1))
-    close(log.x, [k @ c / k.sum()])
 
 
 def test_step_is_w_minus_eta_times_gradient_and_proximal_term() -> None:

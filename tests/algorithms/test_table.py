@@ -16,7 +16,7 @@ from tests.tiers import parameters
 
 @pytest.mark.parametrize("row", parameters(ROWS, SHORT.__contains__), ids=lambda row: row.id)
 def test_limit_in_process(row: Row, tmp_path: Path) -> None:
-    """The model ends at the stated optimum or bias."""
+    """The model ends at the stated optimum or bias, among them those of FedAvg.3, FEDPROX.2 and FEDPD.4."""
     path = tmp_path / "run.h5"
     mpifl.run({"name": "row", "output": str(path), **row.job()}).close()
     with open_run(path) as run:

@@ -79,7 +79,7 @@ def corrections(log: Log) -> list[np.ndarray]:
 
 @with_momentum
 def test_momentum_keeps_the_limit(algorithm: Algorithm) -> None:
-    """Heavy-ball steps: the optimum, and delta_i = grad f_i there. (With eta Q as printed it diverges.)"""
+    """SCAFFOLD.3: heavy-ball steps: the optimum, and delta_i = grad f_i there. (With eta Q as printed it diverges.)"""
     clients = random_quadratics(10, 4, low=1.5)
     log = run(algorithm, clients, [0, 1, 2, 3] * 150)
     x = optimum(clients)

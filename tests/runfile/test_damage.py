@@ -21,6 +21,7 @@ from mpifl.checkpoint.sets import Checkpoint, newest, open_set
 from mpifl.checkpoint.snapshot import FORMAT, SIGNATURE, Unusable, read_clients, write_part
 from mpifl.errors import ConfigError
 from tests.checkpoint.sets import check, content, make_valid, save
+from tests.runfile.test_untrusted import many_ways
 from tests.tiers import examples, long
 
 FILES = ("000002.rank0", "000002.rank1", "000002.json")
@@ -237,6 +238,7 @@ BAD: dict[str, tuple[int, Callable[[h5py.File], None]]] = {
     "elsewhere": (0, put("algorithm/x", shape=3, dtype="f4", external="/etc/passwd")),
     "a compound": (0, put("algorithm/x", shape=1, dtype=[("a", "f8")])),
     "circle": (0, circular),
+    "many ways": (0, many_ways),
     "too deep": (0, deep),
     "a missing group": (0, drop("loop")),
     "a missing list": (0, drop("loop/clients/rounds")),

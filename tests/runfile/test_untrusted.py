@@ -6,9 +6,7 @@ HDF5 files that are no run files are refused when they are opened, in one line.
 from __future__ import annotations
 
 import json
-import os
 import resource
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +16,11 @@ import h5py
 import numpy as np
 import pytest
 
-from mpifl.checkpoint.hdf5 import opened
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter, open_run
 from mpifl.runfile.tables import TABLES, EvaluationRow, EventRow, UpdateRow
+from tests.problems.test_untrusted_data import bound_socket, pipe
 
 SECRET = b"a line of another file\n" * 20
 Change = Callable[[h5py.File, Path], None]
@@ -44,15 +42,6 @@ def path(tmp_path: Path) -> Path:
         writer.append(EvaluationRow(float(k), k, k))
     writer.close("completed", np.ones(5))
     return tmp_path / "run.h5"
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def bound_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
 
 
 @pytest.mark.timeout(30)
@@ -273,26 +262,6 @@ def many_ways(file: h5py.File) -> None:
         below = file.require_group(f"{k + 1}")
         for i in range(30):
             file.require_group(f"{k}")[f"{i}"] = below
-
-
-def test_a_checkpoint_is_read_from_its_own_file_alone(tmp_path: Path) -> None:
-    part, other = tmp_path / "000001.rank0", tmp_path / "other.h5"
-    with h5py.File(other, "w") as file:
-        file["x"] = np.arange(5)
-    for k, make in enumerate((
-        lambda file: file.__setitem__("x", h5py.ExternalLink(str(other), "/x")),
-        lambda file: file.create_dataset("x", (40,), "u1", external=[(str(other), 0, 40)]),
-        lambda file: file.create_dataset("x", data=np.zeros(100), compression="gzip"),
-        lambda file: file.create_dataset("x", data="text"),
-        lambda file: [file.__setitem__(f"again{i}", file["/"]) for i in range(40)],
-        many_ways,
-    )):  # fmt: skip
-        with h5py.File(part, "w") as file:
-            make(file)
-        begin = time.process_time()
-        with pytest.raises(ValueError), opened(part):
-            pytest.fail(f"case {k} was read")
-        assert time.process_time() - begin < 5
 
 
 BOMBS = {

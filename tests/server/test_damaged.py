@@ -236,19 +236,6 @@ def touched(path: Path) -> Iterator[None]:
         alive.join()
 
 
-def test_words_too_many(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    _, path = interrupted
-    for words, text in (
-        ([], "RUN.h5"),
-        ([path, path], "RUN.h5"),
-        ([path, "stop.updates=9"], "the run has reached 39; expected more than that, or null"),
-    ):
-        assert mpifl("resume", *words) == 2
-        assert text in capsys.readouterr().err
-    assert mpifl("resume", path.with_name("none.h5")) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_a_file_that_lacks_rows(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """An earlier copy of the run file, from before later checkpoints: these hold the rows that it lacks."""
     whole, path = interrupted
