@@ -47,8 +47,8 @@ def contacts(
 
 # -- dual identities ---------------------------------------------------------------------------------------------------
 def test_exact_duals_are_gradients() -> None:
-    """FEDPD.1, FEDPD.4: Exact oracle: lambda_i = -grad f_i(x_i), and what is uploaded is x_i - eta grad f_i(x_i); here with p =
-    0.5."""
+    """FEDPD.1, FEDPD.4: with an exact oracle lambda_i = -grad f_i(x_i), and what is uploaded is
+    x_i - eta grad f_i(x_i); here with p = 0.5."""
     clients, eta = random_quadratics(1, 4), 0.4
     algorithm = exact(eta, skip=0.5)
     for server, states, _ in islice(contacts(algorithm, clients, 1.0), 20):
