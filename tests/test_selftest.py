@@ -70,7 +70,7 @@ def test_a_check_that_raises_has_failed_and_the_exit_code_is_3(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["x"], ("selftest=x: it takes no argument; --folder DIR names the folder that is tested")),
+        (["x"], "selftest=x: it takes no argument; --folder DIR names the folder that is tested"),
         (["--folder", "/none"], "--folder=/none"),
     ],
 )

@@ -164,7 +164,7 @@ def test_counts_by_hand() -> None:
 
 def test_rates_are_those_of_the_delay_model() -> None:
     with pytest.raises(
-        ConfigError, match=(r"clock.delay and clock.availability give no rates; expected times or counts")
+        ConfigError, match=r"clock.delay and clock.availability give no rates; expected times or counts"
     ):
         AsyncSgd(rescale="rates").init_server(np.zeros(1), Clients(np.ones(2, int)))
 

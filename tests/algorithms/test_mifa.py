@@ -115,7 +115,7 @@ def test_the_limit_of_rounds_by_time() -> None:
 @pytest.mark.parametrize(
     ("more", "key"),
     [
-        ({"cohort": 3}, (r"cohort=3: with period every client takes part as it answers; expected null")),
+        ({"cohort": 3}, r"cohort=3: with period every client takes part as it answers; expected null"),
         (
             {"sampling": "samples"},
             r"sampling=samples: with period every client takes part as it answers; expected uniform",

@@ -75,11 +75,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"optimizer": Adagrad()},
     ],
     "favas": [{"cohort": 2, "alpha": "deterministic"}],
-    "mifa": [
-        {"cohort": 2, "lost": "drop"},
-        {"cohort": 3, "fill": "zero", "step_schedule": "inverse"},
-        {"period": 0.2},
-    ],
+    "mifa": [{"cohort": 2, "lost": "drop"}, {"cohort": 3, "fill": "zero", "step_schedule": "inverse"}, {"period": 0.2}],
     "mime": [{"momentum": 0.9}, {"momentum": 0.9, "lite": True, "cohort": 2}],
     "proxskip": [{"probability": 0.4}],
     "quafl": [{"cohort": 2}],

@@ -7,17 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.vectors import (
-    BLOCK,
-    THREADED_SIZE,
-    add,
-    axpy,
-    mean_step,
-    mix,
-    step,
-    use_threads,
-    zeros,
-)
+from mpifl.algorithms.common.vectors import BLOCK, THREADED_SIZE, add, axpy, mean_step, mix, step, use_threads, zeros
 
 SIZES = [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5, THREADED_SIZE, 2 * THREADED_SIZE + 3]
 

@@ -91,10 +91,7 @@ def test_too_many_lines_are_not_drawn(tmp_path: Path) -> None:
     assert not written and "17 lines in a panel, more than 16" in notes[0]
     with pytest.raises(
         ConfigError,
-        match=(
-            r"figure=gradient: the runs have no values for it; expected a figure that can "
-            r"be drawn of the runs"
-        ),
+        match=r"figure=gradient: the runs have no values for it; expected a figure that can be drawn of the runs",
     ):
         draw_figure("gradient", [Group({}, [trial([0.1], gradient_norm=[np.nan])])], Options())
 

@@ -89,10 +89,7 @@ def test_replay_and_what_cannot_be_resumed() -> None:
     assert mpifl.replay(run.path, output="other.h5").path == Path("other.h5")
     with pytest.raises(
         mpifl.ConfigError,
-        match=(
-            r"a replay is the recorded job, and has no such option; expected output, "
-            r"overwrite or memory"
-        ),
+        match=r"a replay is the recorded job, and has no such option; expected output, overwrite or memory",
     ):
         mpifl.replay(run.path, seed=4)
     with pytest.raises(mpifl.ConfigError, match="the run is completed; to go on, give a later end"):

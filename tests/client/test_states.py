@@ -140,7 +140,7 @@ def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(RunFailed, match=r"memory\.client_states: .* No space left on device"):
         table[1] = State(y=X0)
     with pytest.raises(
-        ConfigError, match=(r"no file for the clients' states can be made there: No such file or directory")
+        ConfigError, match=r"no file for the clients' states can be made there: No such file or directory"
     ):
         ClientStates(range(3), first, X0, 0.0, str(tmp_path / "missing"))
 

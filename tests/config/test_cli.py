@@ -27,10 +27,7 @@ WRONG = [
     ("resume a.h5 b.h5", r"resume=a.h5 b.h5: more than one file; expected one RUN.h5"),
     (
         "resume x.h5",
-        (
-            r"resume=x.h5: cannot be read: No such file or directory; there is no "
-            r"complete checkpoint in x.ckpt"
-        ),
+        r"resume=x.h5: cannot be read: No such file or directory; there is no complete checkpoint in x.ckpt",
     ),
     ("--frobnicate", r"command=--frobnicate: no such command"),
     ("run", r"run='': no file; expected a JOB.yaml first, then key=value"),
@@ -47,10 +44,7 @@ WRONG = [
     ("list faults los", r"name=los: no such name; expected one of lost, norm, refusals, patience, grace"),
     (
         "list jobs quikstart",
-        (
-            r"name=quikstart: no such job file; expected one that mpifl list jobs prints, "
-            r"such as quickstart"
-        ),
+        r"name=quikstart: no such job file; expected one that mpifl list jobs prints, such as quickstart",
     ),
     ("list algorithm", r"list=algorithm: no such list"),
     ("list algorithms are", r"name=are: no such name; did you mean area\?"),
@@ -59,20 +53,11 @@ WRONG = [
     ("show a.h5 b.h5", r"show=a.h5 b.h5: more than one path; expected one RUN.h5, or one folder of run files"),
     (
         "show . --follow",
-        (
-            r"--follow=.: this is a folder; expected a RUN.h5; without --follow the "
-            r"present state is printed"
-        ),
+        r"--follow=.: this is a folder; expected a RUN.h5; without --follow the present state is printed",
     ),
     ("show --folow a.h5", r"option=--folow: mpifl show has none; expected one of --help, --follow"),
     ("show --follow=3 a.h5", "command line=mpifl show: argument --follow"),
-    (
-        "report",
-        (
-            r"report='': nothing to report; expected at least one RUN.h5, a folder of run "
-            r"files, or one STUDY.yaml"
-        ),
-    ),
+    ("report", r"report='': nothing to report; expected at least one RUN.h5, a folder of run files, or one STUDY.yaml"),
     ("report a.h5 --out", "command line=mpifl report: argument --out"),
     ("replay", r"replay='': no file; expected a RUN.h5 first, then key=value"),
     ("replay no.h5", "no.h5"),

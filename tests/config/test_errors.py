@@ -33,16 +33,8 @@ WRONG = [
         "algorithm.trigger={'every': 2}",
         "2}: fedavg has no trigger, as it works in rounds",
     ),
-    (
-        "algorithm.cohort=4",
-        "algorithm.cohort=4",
-        "area has no cohort, as it is asynchronous",
-    ),
-    (
-        "algorithm.name=fedavg",
-        "algorithm.trigger={'every': 2}",
-        "2}: fedavg has no trigger, as it works in rounds",
-    ),
+    ("algorithm.cohort=4", "algorithm.cohort=4", "area has no cohort, as it is asynchronous"),
+    ("algorithm.name=fedavg", "algorithm.trigger={'every': 2}", "2}: fedavg has no trigger, as it works in rounds"),
     ("algorithm={name: fedavg, optimizer: adm}", "algorithm.optimizer.name=adm", "did you mean adam?"),
     (
         "algorithm={name: fedavg, optimizer: {name: adam, beta: 1}}",
@@ -321,16 +313,8 @@ WRONG = [
     ("seed", "override=seed", "key=value"),
     ("=3", "override==3", "key=value"),
     ("a..b=3", "override=a..b=3", "key=value"),
-    (
-        "seed=[1,",
-        "seed=[1,",
-        "not valid YAML",
-    ),
-    (
-        "seed=!!python/object/apply:os.getcwd []",
-        "seed=",
-        "not valid YAML",
-    ),
+    ("seed=[1,", "seed=[1,", "not valid YAML"),
+    ("seed=!!python/object/apply:os.getcwd []", "seed=", "not valid YAML"),
 ]
 
 
@@ -392,24 +376,12 @@ def test_a_missing_section(tmp_path: Path, section: str) -> None:
         (b"\x89HDF\r\n\x1a\n rest", "HDF5"),
         (b"\x89PNG\r\n\x1a\n rest", "not text"),
         (b"\x1f\x8b\x08 rest", "not text"),
-        (
-            b"name: \x07\n",
-            "not valid YAML",
-        ),
+        (b"name: \x07\n", "not valid YAML"),
         (b"import numpy as np\nx = {1: 2}\n", "YAML"),
-        (
-            b"a: !!python/object/apply:os.getcwd []\n",
-            "not valid YAML",
-        ),
-        (
-            b"a: !!int x\n",
-            "not valid YAML",
-        ),
+        (b"a: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
+        (b"a: !!int x\n", "not valid YAML"),
         (b"a: ${b\n", "does not end"),
-        (
-            b"[" * 5000,
-            "not valid YAML",
-        ),
+        (b"[" * 5000, "not valid YAML"),
         (b"1: 2\nname: a\n", "no such key"),
     ],
 )
@@ -430,10 +402,7 @@ def test_a_replay_keeps_its_job(job: Path) -> None:
     assert again.output == "again.h5" and again.overwrite
     with pytest.raises(
         ConfigError,
-        match=(
-            r"seed=4: a replay is the recorded job, and has no such option; expected "
-            r"output, overwrite or memory"
-        ),
+        match=r"seed=4: a replay is the recorded job, and has no such option; expected output, overwrite or memory",
     ):
         read.replayed(recorded, Path("again.h5"), ["seed=4"])
 
@@ -441,10 +410,7 @@ def test_a_replay_keeps_its_job(job: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        (
-            "evaluate.every=5e-5",
-            "evaluate.every=5e-05: more than 1,000,000 evaluations{}; expected at least 6e-05",
-        ),
+        ("evaluate.every=5e-5", "evaluate.every=5e-05: more than 1,000,000 evaluations{}; expected at least 6e-05"),
         (
             "algorithm.trigger={period: 1e-300}",
             "algorithm.trigger.period=1e-300: more than 1,000,000,000 aggregations{}; expected at least 6e-08",

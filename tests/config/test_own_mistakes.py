@@ -42,15 +42,15 @@ WRONG = {
     ),
     "no aggregate": (
         f"{DATACLASS}class Own(Algorithm):{RULES}    def train(self, client, message, objective): pass\n",
-        ("own_case.py:10, class Own does not have the method aggregate(self, server), " "and neither does a base"),
+        "own_case.py:10, class Own does not have the method aggregate(self, server), and neither does a base",
     ),
     "no train": (
         f"{DATACLASS}class Own(Algorithm):{RULES}    def aggregate(self, server): pass\n",
-        ("own_case.py:10, class Own does not have the method train(self, client, " "message, objective), and"),
+        "own_case.py:10, class Own does not have the method train(self, client, message, objective), and",
     ),
     "no personal model": (
         f"{DATACLASS}class Own(Area):\n    personal_models: ClassVar[bool] = True\n",
-        ("own_case.py:10, class Own does not have the method personal_model(self, " "client), and neither does a"),
+        "own_case.py:10, class Own does not have the method personal_model(self, client), and neither does a",
     ),
     "self.m": (
         f"{DATACLASS}class Own(Area):\n"
@@ -144,8 +144,7 @@ def test_a_missing_method_of_a_delay_model(own: Any, capsys: pytest.CaptureFixtu
     file = own(f"{DATACLASS}class Own(Area): pass\n{DATACLASS}class Slow(Delay): pass\n", clock=clock)
     assert main(["check", str(file)]) == 2
     assert re.search(
-        r"clock.delay.name=own_case:Slow: own_case.py:12, class Slow does not have the method",
-        capsys.readouterr().err,
+        r"clock.delay.name=own_case:Slow: own_case.py:12, class Slow does not have the method", capsys.readouterr().err
     )
 
 

@@ -133,16 +133,14 @@ def test_event_files_of_another_run_are_not_mixed_with_new_ones(folder: Path) ->
     (there / "mine.txt").touch()
     Path("a.h5").unlink()
     with pytest.raises(
-        mpifl.ConfigError, match=(r"it has event files of another run; choose another name, or overwrite=true")
+        mpifl.ConfigError, match=r"it has event files of another run; choose another name, or overwrite=true"
     ):
         mpifl.run(JOB, output="a.h5", output_tensorboard=True)
     assert old.exists() and not Path("a.h5").exists()
     mpifl.run(JOB, output="a.h5", output_tensorboard=True, overwrite=True)
     assert not old.exists() and (there / "mine.txt").exists() and len(list(there.iterdir())) == 2
     Path("b-tensorboard").touch()
-    with pytest.raises(
-        mpifl.ConfigError, match=(r"output_tensorboard=b-tensorboard: this is a file; expected a folder")
-    ):
+    with pytest.raises(mpifl.ConfigError, match=r"output_tensorboard=b-tensorboard: this is a file; expected a folder"):
         mpifl.run(JOB, output="b.h5", output_tensorboard=True)
 
 

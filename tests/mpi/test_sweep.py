@@ -142,8 +142,7 @@ with worker_groups(comm, int(sys.argv[1]), show, show):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [(1, {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6}), (3, {1: 0, 2: 0, 3: 0, 4: 2, 5: 2, 6: 2})],
+    ("ranks", "expected"), [(1, {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6}), (3, {1: 0, 2: 0, 3: 0, 4: 2, 5: 2, 6: 2})]
 )
 def test_groups_of_a_host_take_its_gpus_in_turn(
     run: Start, tmp_path: Path, ranks: int, expected: dict[int, int]

@@ -18,10 +18,7 @@ from mpifl.problems import DATA
 from mpifl.problems.problem import Rows
 from tests.tiers import examples
 
-BATCHES = {
-    "cifar10": [f"data_batch_{k}" for k in range(1, 6)] + ["test_batch"],
-    "cifar100": ["train", "test"],
-}
+BATCHES = {"cifar10": [f"data_batch_{k}" for k in range(1, 6)] + ["test_batch"], "cifar100": ["train", "test"]}
 FOLDERS = {
     ("cifar10", "binary"): "cifar-10-batches-bin",
     ("cifar10", "python"): "cifar-10-batches-py",

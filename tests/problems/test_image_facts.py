@@ -77,9 +77,7 @@ def test_digits() -> None:
 
 
 def test_more_clients_than_rows() -> None:
-    with pytest.raises(
-        ConfigError, match=(r"problem.clients=1498: there are 1497 training rows; expected at most 1497")
-    ):
+    with pytest.raises(ConfigError, match=r"problem.clients=1498: there are 1497 training rows; expected at most 1497"):
         load(ProblemConfig(clients=1498))
     with pytest.raises(ConfigError, match=r"problem.clients=200: client 0 would have no rows; expected fewer clients"):
         load(ProblemConfig(clients=200, partition=NearIid()))

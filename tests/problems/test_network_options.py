@@ -45,7 +45,7 @@ def test_wrong_options(cls: Any, options: dict[str, Any], key: str) -> None:
     ("model", "shape", "vocabulary", "expected"),
     [
         *[
-            (model, (25,), 80, ("these data are text; expected char-lstm or lstm"))
+            (model, (25,), 80, "these data are text; expected char-lstm or lstm")
             for model in (Cnn(), *FLAT, Resnet(), Vgg11())
         ],
         *[(model, MNIST, 0, "these data are not text") for model in TEXT],

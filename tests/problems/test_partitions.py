@@ -121,7 +121,7 @@ def test_dirichlet_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpifl.problems.dirichlet.BUDGET", 1e4)
     y = labels(0, 1000, 10)
     with pytest.raises(
-        ConfigError, match=(r"problem.partition.min_samples=49: none of 256 splits gave each client as many")
+        ConfigError, match=r"problem.partition.min_samples=49: none of 256 splits gave each client as many"
     ):
         Dirichlet(alpha=0.1, min_samples=49).owners(y, 10, 20, 1)
     with pytest.raises(ConfigError, match=r"there are 1000 rows for 20 clients; expected at most 50"):

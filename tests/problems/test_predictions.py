@@ -208,10 +208,7 @@ def test_many_labels_and_classes_take_little_time() -> None:
     ("predict", "says"),
     [
         ("no function", "predict, the fifth, is int; expected None or a function from outputs to labels"),
-        (
-            "shape",
-            "predict returns Tensor of shape [2, 3]",
-        ),
+        ("shape", "predict returns Tensor of shape [2, 3]"),
     ],
 )
 def test_a_wrong_function_is_refused(predict: str, says: str) -> None:

@@ -121,8 +121,7 @@ def test_drawn_roles(tmp_path: Path) -> None:
     ):
         read(file, **options, roles=21)
     with pytest.raises(
-        ConfigError,
-        match=r"it has no roles of at least 11 characters .*; expected at least one of them$",
+        ConfigError, match=r"it has no roles of at least 11 characters .*; expected at least one of them$"
     ):
         read(file, window=2, min_characters=11)
 

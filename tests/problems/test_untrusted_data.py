@@ -194,7 +194,7 @@ def test_a_gzipped_idx_that_inflates(tmp_path: Path) -> None:
             packed.write(bytes(1 << 20))
     with (
         bounded(),
-        pytest.raises(ConfigError, match=(r"it has more bytes after the header than it says; expected 1568 bytes")),
+        pytest.raises(ConfigError, match=r"it has more bytes after the header than it says; expected 1568 bytes"),
     ):
         read_idx(file, 3)
 
@@ -258,13 +258,7 @@ def test_a_pipe_among_leaf_files(tmp_path: Path, data: Any, monkeypatch: pytest.
     monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "train").mkdir()
     pipe(tmp_path / "train/a.json")
-    with (
-        bounded(),
-        pytest.raises(
-            ConfigError,
-            match=r"a.json: .*it is not a regular file; expected ",
-        ),
-    ):
+    with bounded(), pytest.raises(ConfigError, match=r"a.json: .*it is not a regular file; expected "):
         data(path=str(tmp_path)).read(tmp_path, False, None)
 
 

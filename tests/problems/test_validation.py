@@ -86,10 +86,7 @@ def test_clients_with_too_few_rows_have_none(tmp_path: Path) -> None:
     assert problem.samples.tolist() == [3, 7, 1, 5] and problem.validation_rows == 5
     with pytest.raises(
         ConfigError,
-        match=(
-            r"no client has a row to hold out: the largest has 10 rows; expected null, or "
-            r"a larger fraction"
-        ),
+        match=r"no client has a row to hold out: the largest has 10 rows; expected null, or a larger fraction",
     ):
         load(ProblemConfig(data=data, validation_split=0.05))
 

@@ -117,7 +117,7 @@ def test_a_folder_of_checkpoints_that_is_a_file(tmp_path: Path) -> None:
     assert save_part(tmp_path / "run.ckpt", 1, 0, {}) == (1, 0, 0, "File exists")
     for overwrite in (False, True):
         with pytest.raises(
-            ConfigError, match=(r"output=.*: run.ckpt cannot be read: Not a directory; expected a readable folder")
+            ConfigError, match=r"output=.*: run.ckpt cannot be read: Not a directory; expected a readable folder"
         ):
             writer(tmp_path / "run.h5", overwrite=overwrite)
     assert os.listdir(tmp_path) == ["run.ckpt"] and (tmp_path / "run.ckpt").read_text() == "precious"

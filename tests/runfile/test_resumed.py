@@ -163,7 +163,7 @@ def test_rows_of_other_clients_are_refused_and_the_old_file_stays(tmp_path: Path
     before, rows = path.read_bytes(), rows_of(path, COUNTS)
     rows["updates"]["client"][5] = 3
     with pytest.raises(
-        ConfigError, match=(r"^checkpoint=.*: it has rows of other clients; expected rows of clients 0 to 2")
+        ConfigError, match=r"^checkpoint=.*: it has rows of other clients; expected rows of clients 0 to 2"
     ):
         resumed(path, rows=[rows])
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
@@ -215,10 +215,7 @@ def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monk
     save(folder, 3, size=10)
     with pytest.raises(
         ConfigError,
-        match=(
-            r"^output=.*: run.ckpt holds checkpoints of another run; choose another name, "
-            r"or overwrite=true"
-        ),
+        match=r"^output=.*: run.ckpt holds checkpoints of another run; choose another name, or overwrite=true",
     ):
         writer(path)
     with pytest.raises(TypeError):

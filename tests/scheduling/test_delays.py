@@ -13,15 +13,7 @@ from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.rng import stream
-from mpifl.scheduling.delays import (
-    ContactTimes,
-    Exponential,
-    Fixed,
-    NoDelay,
-    SplitTimes,
-    Trace,
-    checked_times,
-)
+from mpifl.scheduling.delays import ContactTimes, Exponential, Fixed, NoDelay, SplitTimes, Trace, checked_times
 from tests.mpi.cases import AREA, SMALL, job
 from tests.mpi.conftest import write
 
@@ -142,10 +134,7 @@ def test_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.CaptureF
     ("delay", "says"),
     [
         ("{name: fixed, seconds: 1e308}", "clock.delay.seconds=1e+308: not valid"),
-        (
-            "{name: fixed, seconds: [1, 1, 1, 1e10, 1, 1, 1]}",
-            "not valid; expected a number from 0 to 1000000000",
-        ),
+        ("{name: fixed, seconds: [1, 1, 1, 1e10, 1, 1, 1]}", "not valid; expected a number from 0 to 1000000000"),
         (
             "{name: exponential, rate: 1e-308}",
             "clock.delay.rate=1e-308: not valid; expected a number from 1e-09 to 1000000000",

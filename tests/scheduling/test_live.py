@@ -200,19 +200,13 @@ def test_virtual_time_passes(tmp_path: Path) -> None:
     )
     with pytest.raises(
         ConfigError,
-        match=(
-            r"its times may be 0, and virtual time would stand still; expected a model "
-            r"with times above 0"
-        ),
+        match=r"its times may be 0, and virtual time would stand still; expected a model with times above 0",
     ):
         read.load(tmp_path / "job.yaml")
     assert read.load(tmp_path / "job.yaml", ["stop.updates=9"]).stop.updates == 9
     with pytest.raises(
         ConfigError,
-        match=(
-            r"its times may be 0, and virtual time would stand still; expected a model "
-            r"with times above 0"
-        ),
+        match=r"its times may be 0, and virtual time would stand still; expected a model with times above 0",
     ):
         read.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 0, 2]}"])
     read.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 3, 2]}"])

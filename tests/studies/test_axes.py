@@ -76,7 +76,7 @@ def test_random_ranges_are_of_their_law_and_repeat() -> None:
     [
         ([], "axes.k=[]: empty; expected at least one value"),
         ({}, "axes.k={}: empty; expected at least one value"),
-        (3, ("axes.k=3: none of these; expected a list of values, a range, or labels with the keys that each of")),
+        (3, "axes.k=3: none of these; expected a list of values, a range, or labels with the keys that each of"),
         ({"A": 3}, "axes.k.A=3: no section; expected the keys that this label sets, as in {algorithm.step_size: 0.1}"),
         ({"A": {"x": []}}, "axes.k.A.x=[]: empty; expected at least one value"),
         ({"from": 1, "to": 2}, "a range such as "),

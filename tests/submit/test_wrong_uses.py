@@ -165,7 +165,7 @@ def test_what_the_batch_system_refuses(centre: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [('partition: "a\\nb"', ("site.partition='a\\nb': several lines; expected one line")), ("[a]", "site=")],
+    [('partition: "a\\nb"', "site.partition='a\\nb': several lines; expected one line"), ("[a]", "site=")],
 )
 def test_a_wrong_file_of_settings(centre: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
     Path("mpifl-site.yaml").write_text(text)
