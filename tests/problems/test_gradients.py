@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
 
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Synthetic
@@ -15,6 +15,7 @@ from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic, Quadratic
 from mpifl.problems.rows import one_hot, rows_at_once
 
 LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
+CLASSIFIERS = [*LOGISTIC, Mlp(hidden=5)]
 MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0), Mlp(hidden=3)]
 
 
@@ -40,17 +41,47 @@ def test_gradient_is_the_derivative_of_the_loss(model: Any, l2: float) -> None:
         assert f.gradient(x, rows) == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_logistic_loss_formula(bias: bool) -> None:
-    """-log softmax(a W + b)[y] on average, + nu/2 ||W||^2 without the bias; W row by row, then b."""
-    problem, f = built(Logistic(bias=bias), l2=0.3)
-    x = np.random.default_rng(1).standard_normal(problem.d)
-    assert problem.d == 600 + 10 * bias
-    assert problem.layout == [("W", (60, 10)), ("b", (10,))][: 1 + bias]
-    a, y, *_ = problem.shard(1)
-    weights, b = x[:600].reshape(60, 10), x[600:] if bias else np.zeros(10)
-    expected = -log_softmax(a @ weights + b, 1)[np.arange(len(y)), y].mean() + 0.15 * (weights**2).sum()
-    assert f.loss(x) == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        (Logistic(), [("W", (60, 10))]),
+        (Logistic(bias=True), [("W", (60, 10)), ("b", (10,))]),
+        (Mlp(), [("W1", (60, 32)), ("b1", (32,)), ("W2", (32, 10)), ("b2", (10,))]),
+    ],
+    ids=str,
+)
+def test_shapes(model: Any, layout: list[tuple[str, tuple[int, ...]]]) -> None:
+    problem, _ = built(model)
+    assert problem.layout == layout and problem.d == sum(int(np.prod(shape)) for _, shape in layout)
+
+
+def log_probabilities(model: Any, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Written down from the formulas, matrices row by row: log softmax(a W + b), or log softmax(relu(a W1 + b1) W2 +
+    b2) with m hidden units."""
+    if isinstance(model, Mlp):
+        m = model.hidden
+        w1, b1, w2, b2 = np.split(x, np.cumsum([60 * m, m, 10 * m]))
+        hidden = rows @ w1.reshape(60, m) + b1
+        return log_softmax(np.where(hidden > 0, hidden, 0) @ w2.reshape(m, 10) + b2, 1)
+    return log_softmax(rows @ x[:600].reshape(60, 10) + (x[600:] if model.bias else 0), 1)
+
+
+def squares(model: Any, x: np.ndarray) -> float:
+    """The sum of the squares of the weights, without biases."""
+    m = getattr(model, "hidden", 0)
+    return float((x[: 60 * m] ** 2).sum() + (x[61 * m : 71 * m] ** 2).sum()) if m else float((x[:600] ** 2).sum())
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
+def test_loss_formula(model: Any, l2: float) -> None:
+    """Of all rows, of some, and of a slice."""
+    problem, f = built(model, l2=l2)
+    x, (a, y) = 0.3 * np.random.default_rng(1).standard_normal(problem.d), problem.shard(1)[:2]
+    expected = -log_probabilities(model, x, a)[np.arange(len(y)), y]
+    for rows in (None, np.array([4, 0, 9]), slice(2, 6)):
+        mean = expected[slice(None) if rows is None else rows].mean()
+        assert f.loss(x, rows) == pytest.approx(mean + l2 / 2 * squares(model, x), rel=1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 200])
@@ -68,20 +99,6 @@ def test_nonconvex_loss_formula() -> None:
     expected = np.log(1 + np.exp(-b * (a @ x))).mean() + (0.1 * 2 * x**2 / (1 + 2 * x**2)).sum()
     assert set(b.tolist()) == {-1, 1}
     assert f.loss(x) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("l2", [0.0, 0.3])
-@pytest.mark.parametrize("bias", [False, True])
-def test_logistic_fisher_row_by_row(bias: bool, l2: float) -> None:
-    """mean over the rows of (a (softmax(a W + b) - one_hot)')^2, entry by entry; without the regulariser."""
-    problem, f = built(Logistic(bias=bias), l2=l2)
-    x = 0.3 * np.random.default_rng(7).standard_normal(problem.d)
-    expected = np.zeros(problem.d)
-    a, y, *_ = problem.shard(1)
-    for row, label in zip(a, y, strict=True):
-        error = softmax(row @ x[:600].reshape(60, 10) + (x[600:] if bias else 0)) - np.eye(10)[label]
-        expected += np.concatenate([np.outer(row, error).ravel(), error[: 10 * bias]]) ** 2
-    assert f.fisher(x) == pytest.approx(expected / len(y), rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.3])
@@ -175,21 +192,18 @@ def test_large_scores_stay_finite(model: Any) -> None:
         assert np.isfinite(problem.evaluate(x)["train_loss"])
 
 
-@pytest.mark.parametrize("model", LOGISTIC, ids=str)
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
 def test_evaluate_against_formula(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpifl.problems.rows.CHUNK", 13)
     problem, _ = built(model, l2=0.3)
     x = np.random.default_rng(5).standard_normal(problem.d)
     rows = Synthetic().read(None, False, 3)  # type: ignore[arg-type]
-    weights, b = x[:600].reshape(60, 10), x[600:] if model.bias else np.zeros(10)
-    train, test = (
-        -log_softmax(a @ weights + b, 1)[np.arange(len(y)), y].mean()
-        for a, y in ((rows.x, rows.y), (rows.x_test, rows.y_test))
-    )
     found = problem.evaluate(x)
-    assert found["train_loss"] == pytest.approx(train + 0.15 * (weights**2).sum())
-    assert found["test_loss"] == pytest.approx(test)
-    assert found["test_accuracy"] == ((rows.x_test @ weights + b).argmax(1) == rows.y_test).mean()
+    for kind, a, y in (("train", rows.x, rows.y), ("test", rows.x_test, rows.y_test)):
+        expected = -log_probabilities(model, x, a)[np.arange(len(y)), y].mean()
+        more = 0.15 * squares(model, x) if kind == "train" else 0
+        assert found[f"{kind}_loss"] == pytest.approx(expected + more, rel=1e-12)
+    assert found["test_accuracy"] == (log_probabilities(model, x, rows.x_test).argmax(1) == rows.y_test).mean()
 
 
 def test_rows_evaluated_at_once() -> None:
@@ -223,54 +237,15 @@ def test_initial_model(law: Any, std: float) -> None:
     assert (x == problem.initial(3)).all() and (x != problem.initial(4)).all()
 
 
-# -- the network with one hidden layer ---------------------------------------------------------------------------------
-def point(d: int, seed: int = 0) -> np.ndarray:
-    return 0.3 * np.random.default_rng(seed).standard_normal(d)
-
-
-def network(x: np.ndarray, rows: np.ndarray, m: int) -> np.ndarray:
-    """Log-probabilities, written down from the formula: W1 (60, m), b1, W2 (m, 10), b2."""
-    w1, b1, w2, b2 = np.split(x, np.cumsum([60 * m, m, 10 * m]))
-    hidden = rows @ w1.reshape(60, m) + b1
-    return log_softmax(np.where(hidden > 0, hidden, 0) @ w2.reshape(m, 10) + b2, 1)
-
-
-def test_shapes_of_the_network() -> None:
-    """60-32-10: 60 x 32 + 32 + 32 x 10 + 10 numbers."""
-    problem, _ = built(Mlp())
-    assert problem.d == 60 * 32 + 32 + 32 * 10 + 10 == 2282
-    assert problem.layout == [("W1", (60, 32)), ("b1", (32,)), ("W2", (32, 10)), ("b2", (10,))]
-
-
-@pytest.mark.parametrize("l2", [0.0, 0.3])
-def test_network_loss_formula(l2: float) -> None:
-    problem, f = built(Mlp(hidden=5), l2=l2)
-    x, (a, y) = point(problem.d), problem.shard(1)[:2]
-    weights = (x[:300] ** 2).sum() + (x[305:355] ** 2).sum()
-    expected = -network(x, a, 5)[np.arange(len(y)), y]
-    assert f.loss(x) == pytest.approx(expected.mean() + l2 / 2 * weights, rel=1e-12)
-    rows = np.array([4, 0, 9])
-    assert f.loss(x, rows) == pytest.approx(expected[rows].mean() + l2 / 2 * weights, rel=1e-12)
-    assert f.loss(x, slice(2, 6)) == pytest.approx(expected[2:6].mean() + l2 / 2 * weights, rel=1e-12)
-
-
-def test_mean_of_the_rows_gradients_and_of_their_squares() -> None:
-    problem, f = built(Mlp(hidden=4), l2=0.0)
-    x = point(problem.d, 1)
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
+def test_mean_of_the_rows_gradients_and_of_their_squares(model: Any) -> None:
+    """The Fisher information leaves the regulariser out."""
+    (problem, f), (_, regularised) = built(model, l2=0.0), built(model, l2=0.3)
+    x = 0.3 * np.random.default_rng(1).standard_normal(problem.d)
     each = np.array([f.gradient(x, np.array([k])) for k in range(len(f.y))])
     assert f.gradient(x) == pytest.approx(each.mean(0), rel=1e-12, abs=1e-15)
-    assert f.fisher(x) == pytest.approx((each**2).mean(0), rel=1e-12, abs=1e-15)
-
-
-def test_evaluate_of_the_network_against_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifl.problems.rows.CHUNK", 13)
-    problem, _ = built(Mlp(hidden=6), l2=0.0)
-    x, rows = point(problem.d, 5), Synthetic().read(None, False, 3)  # type: ignore[arg-type]
-    found = problem.evaluate(x)
-    for kind, a, y in (("train", rows.x, rows.y), ("test", rows.x_test, rows.y_test)):
-        expected = -network(x, a, 6)[np.arange(len(y)), y].mean()
-        assert found[f"{kind}_loss"] == pytest.approx(expected, rel=1e-12)
-    assert found["test_accuracy"] == (network(x, rows.x_test, 6).argmax(1) == rows.y_test).mean()
+    for g in (f, regularised):
+        assert g.fisher(x) == pytest.approx((each**2).mean(0), rel=1e-12, abs=1e-15)
 
 
 def test_initial_model_is_scaled_by_layer() -> None:
