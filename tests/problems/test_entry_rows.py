@@ -1,4 +1,5 @@
-"""Rows of a user's that are dicts or of unlike lengths, and test rows for each client: numbers by definition."""
+"""Rows of a user that are dicts or of unlike lengths, and test rows for each client, by definition. `zoo/modules.py` has runs
+of them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,6 @@ from mpifl.problems import ProblemConfig, load
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
-from torch.nn.utils.rnn import pad_sequence  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 CLIENTS, SIZES = 3, (7, 4, 9)
@@ -45,11 +45,6 @@ class Bag(nn.Module):  # type: ignore[misc]
         return self.linear(self.embedding(tokens).sum(1) / counts)
 
 
-def padded(rows: list[Any]) -> tuple[Any, Any]:
-    tokens, labels = zip(*rows, strict=True)
-    return pad_sequence(tokens, batch_first=True), torch.tensor(labels)
-
-
 def both_parts(batch: Callable[[Any], Any]) -> list[Any]:
     """Data sets whose rows have the features in two parts."""
     return [[batch((x[k, :1], x[k, 1:], y[k])) for k in range(len(y))] for x, y in zip(X, Y, strict=True)]
@@ -60,14 +55,6 @@ def entry(kind: str, tests: str = "one") -> Any:
     sets: list[Any] = [*map(TensorDataset, X, Y)]
     if kind == "dict":
         sets = both_parts(lambda row: ({"a": row[0], "b": row[1]}, row[2]))
-    elif kind == "all dict":
-        sets = both_parts(lambda row: dict(zip(("a", "b", "label"), row, strict=True)))
-        loss = lambda out, batch: cross_entropy(out, batch["label"])  # noqa: E731
-    elif kind == "ragged":
-        sets = [[*zip(texts, y.tolist(), strict=True)] for texts, y in zip(TOKENS, Y, strict=True)]
-        module, more = Bag(), {"collate": padded}
-    elif kind == "padded":
-        module, sets = Bag(), [TensorDataset(pad_sequence(t, True), y) for t, y in zip(TOKENS, Y, strict=True)]
     elif kind == "double":
         sets = both_parts(lambda row: ({"a": row[0].double(), "b": row[1]}, row[2]))
     elif kind == "nan":
@@ -98,29 +85,6 @@ def run(folder: Path, kind: str, tests: str = "one", **more: Any) -> mpifl.Run:
         "clock": {"mode": "virtual", "delay": "exponential"}, "stop": {"updates": 12}, "evaluate": {"updates": 6},
     }  # fmt: skip
     return mpifl.run({**job, **more})
-
-
-@pytest.mark.parametrize(("kind", "same", "accuracy"), [("dict", "tensors", True), ("all dict", "tensors", False)])
-def test_rows_that_are_dicts_give_the_bits_of_the_same_rows_as_tensors(
-    tmp_path: Path, kind: str, same: str, accuracy: bool
-) -> None:
-    """Where the whole row is a dict, the loss takes it: no accuracy is known then."""
-    one, other = run(tmp_path, kind), run(tmp_path, same)
-    assert one.model.tobytes() == other.model.tobytes()
-    for column in ("train_loss", "test_loss"):
-        assert one.evaluations[column].tolist() == other.evaluations[column].tolist()
-    if accuracy:
-        assert one.evaluations.test_accuracy.tolist() == other.evaluations.test_accuracy.tolist()
-    else:
-        assert one.evaluations.test_accuracy.isna().all() and other.evaluations.test_accuracy.notna().all()
-
-
-def test_rows_of_unlike_lengths_are_collated(tmp_path: Path) -> None:
-    """A text has the mean of its tokens, however far its batch is padded: the run of texts that are padded before."""
-    one, other = run(tmp_path, "ragged"), run(tmp_path, "padded")
-    assert one.model == pytest.approx(other.model, rel=1e-5)
-    assert one.evaluations.test_accuracy.tolist() == other.evaluations.test_accuracy.tolist()
-    assert mpifl.replay(one.path, trust=True).model.tobytes() == one.model.tobytes()
 
 
 @pytest.mark.parametrize("split", [None, 0.25])

@@ -62,6 +62,7 @@ def make_problem(case: str) -> Any:
         "lies": (module, cross_entropy, [Lies()]),
         "lazy": (nn.LazyLinear(2), cross_entropy, rows),
         "momentum": (nn.Sequential(nn.BatchNorm1d(3, momentum=None), module), cross_entropy, rows),
+        "norm double": (nn.Sequential(nn.BatchNorm1d(3, affine=False).double(), module), cross_entropy, rows),
         "one row": (nn.Sequential(nn.BatchNorm1d(3), module), cross_entropy, rows),
         "shape": (nn.Linear(4, 2), cross_entropy, rows),
         "outputs": (nn.GRU(3, 2), cross_entropy, rows),
@@ -112,6 +113,7 @@ NO_FUNCTION = 5
         ("lies", ("client 0: list index out of range; expected a data set with a row [k] for each k below len()")),
         ("lazy", "shape and values of weight are not known yet; expected a module whose are"),
         ("momentum", "0 has no momentum, so it counts the batches of all clients of a rank; expected a momentum"),
+        ("norm double", "problem.dtype=float32: the module's buffer 0.running_mean is float64; expected float64"),
         (
             "one row",
             "client 1: Expected more than 1 value per channel when training, got input size torch.Size([1, 3])",
