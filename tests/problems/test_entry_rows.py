@@ -1,5 +1,4 @@
-"""Rows of a user that are dicts or of unlike lengths, and test rows for each client, by definition. `zoo/modules.py` has runs
-of them."""
+"""Rows of a user that are dicts, or that a function makes batches of, and test rows for each client."""
 
 from __future__ import annotations
 
