@@ -130,34 +130,6 @@ def test_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == f"mpifl: the run failed: clock.delay.exhausted=fail: {says}\n"
 
 
-@pytest.mark.parametrize(
-    ("delay", "says"),
-    [
-        ("{name: fixed, seconds: 1e308}", "clock.delay.seconds=1e+308: not valid"),
-        ("{name: fixed, seconds: [1, 1, 1, 1e10, 1, 1, 1]}", "not valid; expected a number from 0 to 1000000000"),
-        (
-            "{name: exponential, rate: 1e-308}",
-            "clock.delay.rate=1e-308: not valid; expected a number from 1e-09 to 1000000000",
-        ),
-        (
-            "{name: exponential, spread: 1e308}",
-            "clock.delay.spread=1e+308: not valid; expected a number from 0 to 1000000000",
-        ),
-        ("{name: speed, compute: 1e300}", "clock.delay.compute=1e+300: not valid"),
-        (
-            "{name: speed, spread: 1e300}",
-            "clock.delay.spread=1e+300: not valid; expected a number above 0 and up to 1000000000",
-        ),
-    ],
-)
-def test_times_that_add_up_to_infinity_are_refused(
-    tmp_path: Path, delay: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write(tmp_path, "long", job(AREA, SMALL))
-    assert main(["check", str(file), f"clock={{mode: virtual, delay: {delay}}}"]) == 2
-    assert says in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
 def test_times_of_a_model_of_ones_own_are_checked(value: float) -> None:
     class Own(Fixed):
