@@ -99,17 +99,9 @@ def normed() -> Any:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
 
 
-def parametrised() -> Any:
-    return nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
-
-
-def scripted() -> Any:
-    return torch.jit.script(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)))
-
-
 KINDS: dict[str, Callable[[], Any]] = {
     "tied": Tied, "buffers": Buffers, "adapted": Adapted, "renamed": Renamed, "normed": normed,
-    "parametrised": parametrised, "scripted": scripted, "transposed": Transposed,
+    "transposed": Transposed,
 }  # fmt: skip
 
 
@@ -181,14 +173,3 @@ def test_full_is_of_models_alone(tmp_path: Path, refused: Callable[..., str]) ->
     assert ("full=true: to=csv has tables; expected to=torch or safetensors") in refused(
         "export", tmp_path / "a.h5", "--to", "csv", "--full"
     )
-
-
-def test_weights_that_share_memory_as_two_parameters_are_refused(tmp_path: Path) -> None:
-    class Shared(Tied):
-        def __init__(self) -> None:
-            super().__init__()
-            self.last.weight = nn.Parameter(self.first.weight.data)
-
-    KINDS["shared"] = Shared
-    with pytest.raises(mpifl.ConfigError, match=r"first\.weight and last\.weight share their memory"):
-        run(tmp_path, "shared")
