@@ -43,9 +43,6 @@ class Ace(LocalTraining):
         update_table.init(server, clients.n)
         return server
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         server.filled = not server.unheard
         server.unheard.pop(i, None)

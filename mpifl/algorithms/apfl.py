@@ -30,9 +30,6 @@ class APFL(ModelAveraging):
 
     personal_models: ClassVar[bool] = True
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def init_client(self, x0: Vector, i: int) -> State:
         return State(v=clone(x0), w=x0, alpha=self.mixing)
 

@@ -44,9 +44,6 @@ class AsyncFedAvg(LocalTraining):
         last = dict.fromkeys(range(clients.n), x0) if self.rule == "server-memory" else {}
         return State(x=x0.copy(), sum=0 * x0, count=0, n=clients.n, last=last)
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         (sent,) = update.vectors
         server.sum += sent

@@ -104,9 +104,6 @@ class AsyncSgd(LocalTraining):
             server.last, server.seconds = zeros.copy(), zeros.copy()
         return server
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         eta = self.eta(staleness, server.n)
         if self.step_rule == "ringmaster":

@@ -18,7 +18,6 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import SampledRounds
-from mpifl.algorithms.common.vectors import axpy
 from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
 
@@ -46,12 +45,6 @@ class FedADMM(SampledRounds):
     def on_client_lost(self, server: State, i: int) -> None:
         if self.eta is not None:
             super().on_client_lost(server, i)
-
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         server.x = server.x + (1.0 if self.eta is None else self.eta) * server.sum

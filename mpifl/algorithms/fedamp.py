@@ -15,7 +15,6 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import SynchronousRounds
-from mpifl.algorithms.common.vectors import axpy
 from mpifl.config.types import Fraction, NonNegativeFloat, PositiveFloat
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
@@ -67,10 +66,10 @@ class FedAMP(SynchronousRounds):
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         server.w[i] = update.vectors[0]
-        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
+        super().receive(server, i, update, staleness)
 
     def aggregate(self, server: State) -> None:
-        server.x, server.sum = server.sum, 0 * server.sum
+        super().aggregate(server)
         server.u = self.attend(server.w).astype(server.x.dtype) @ server.w
 
     def attend(self, w: np.ndarray) -> np.ndarray:

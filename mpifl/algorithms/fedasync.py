@@ -49,9 +49,6 @@ class FedAsync(LocalTraining):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), mixed=x0)
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         a = self.mixing * self.discount(staleness)
         server.mixed = mix(server.x, a, update.vectors[0])

@@ -19,9 +19,6 @@ from mpifl.objective import Objective
 class FedAvg(OptimizedAveraging):
     """x <- sum over the round's members of a_i x_i; or a step of the server optimiser along the change of that mean"""
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         x_i, steps, _ = self.solve(objective, message.vectors[0], message.round)
         return Update((x_i,), steps)

@@ -90,9 +90,6 @@ class FedBuff(LocalTraining):
             update_table.init(server, clients.n)
         return server
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         (v,) = update.vectors
         if self.calibrate:

@@ -42,9 +42,6 @@ class FedDyn(SampledRounds):
         last = dict.fromkeys(range(clients.n), x0) if self.output == "all" else {}
         return State(x=x0.copy(), h=0 * x0, dx=0 * x0, dh=0 * x0, mean=x0, last=last, p=p, samples=clients.samples)
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         (change,) = update.vectors
         server.dx += server.weights[i] * change

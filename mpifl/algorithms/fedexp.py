@@ -35,9 +35,6 @@ class FedExP(SampledRounds):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), old=x0, sum=0 * x0, squares=0.0, eta_g=1.0, samples=clients.samples)
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         (D,) = update.vectors
         server.sum = axpy(server.sum, server.weights[i], D)

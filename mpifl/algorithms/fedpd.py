@@ -23,7 +23,6 @@ from typing import Annotated
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import Gd, LocalSolution, Sarah
 from mpifl.algorithms.common.rounds import SynchronousRounds
-from mpifl.algorithms.common.vectors import axpy
 from mpifl.config.types import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
@@ -79,12 +78,6 @@ class FedPD(SynchronousRounds):
 
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,), (server.k,), work=server.k)
-
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
-
-    def aggregate(self, server: State) -> None:
-        server.x, server.sum = server.sum, 0 * server.sum
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:

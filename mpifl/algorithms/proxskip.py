@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import GradientTracking
-from mpifl.algorithms.common.vectors import axpy
 from mpifl.config.types import PositiveFraction, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
@@ -55,12 +54,6 @@ class ProxSkip(GradientTracking):
 
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,), (server.resets, server.k), work=server.k)
-
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
-
-    def aggregate(self, server: State) -> None:
-        server.x, server.sum = server.sum, 0 * server.sum
 
     def init_client(self, x0: Vector, i: int) -> State:
         return State(x=x0, delta=0 * x0, resets=0)  # delta: h_i

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import GradientTracking
-from mpifl.algorithms.common.vectors import axpy
 from mpifl.objective import Objective, Vector
 
 
@@ -29,11 +28,9 @@ class VrlSgd(GradientTracking):
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,), (server.resets, 1 if self.warm_up and server.first else self.local_steps))
 
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
-
     def aggregate(self, server: State) -> None:
-        server.x, server.sum, server.first = server.sum, 0 * server.sum, False
+        super().aggregate(server)
+        server.first = False
 
     def init_client(self, x0: Vector, i: int) -> State:
         return State(x=x0, delta=0 * x0, steps=self.local_steps, resets=0)

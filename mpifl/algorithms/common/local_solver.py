@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Clients
+from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.config.types import Bounds, Config, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, OptimizerSettings, Vector, clone
@@ -273,6 +273,10 @@ class LocalTraining(Algorithm):
         if isinstance(self.solver, TorchSolver) and (reason := self.needs_plain_steps()):
             wrong = f"{reason}, which a torch optimiser does not take"
             raise ConfigError("solver", self.solver.name, wrong, "sgd")
+
+    def message(self, server: State, i: int) -> Message:
+        """The global model."""
+        return Message((server.x,))
 
     def needs_plain_steps(self) -> str:
         """A clause that says which formula of the method is for plain gradient steps; empty: none, any solver fits."""

@@ -53,6 +53,14 @@ class SynchronousRounds(LocalTraining):
         total = sum(raw.values())
         server.weights = {i: w / total for i, w in raw.items()}
 
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        """Adds the update's vector to the weighted mean of the round, `server.sum`."""
+        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
+
+    def aggregate(self, server: State) -> None:
+        """The mean becomes the global model."""
+        server.x, server.sum = server.sum, 0 * server.sum
+
     def on_client_lost(self, server: State, i: int) -> None:
         """Rescales the other members' weights to sum 1, and what was already accumulated with them."""
         others = {j: w for j, w in server.weights.items() if j != i}
@@ -125,14 +133,14 @@ class ModelAveraging(SampledRounds):
         if self.aggregation.needs_all_vectors:
             server.received[i] = update.vectors[0].copy()
         else:
-            server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
+            super().receive(server, i, update, staleness)
 
     def aggregate(self, server: State) -> None:
         if self.aggregation.needs_all_vectors:
             server.x = aggregate_vectors(self.aggregation, server.received, server.weights, server.x)
             server.received = {}
         else:
-            server.x, server.sum = server.sum, 0 * server.sum
+            super().aggregate(server)
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,6 @@ class DouglasRachford(LocalTraining):
         p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)
         return State(x=x0.copy(), xtilde=x0.copy(), p=p)  # x is xbar
 
-    def message(self, server: State, i: int) -> Message:
-        return Message((server.x,))
-
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         server.xtilde = axpy(server.xtilde, float(server.p[i]), update.vectors[0])
 

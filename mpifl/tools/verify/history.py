@@ -7,18 +7,21 @@ order of events. Every check raises `Contradiction` at the first row that is wro
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import product
 from math import inf, isnan, nan, nextafter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from mpifl.algorithms.participation import CohortSampler, Trigger
+from mpifl.config.job import Evaluate, Faults, Stop
 from mpifl.errors import Contradiction
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
+from mpifl.scheduling.timeline import Timeline
 
 Columns = Mapping[str, np.ndarray]
 RUN_EVENTS = (  # events that are about no client
@@ -28,40 +31,13 @@ RUN_EVENTS = (  # events that are about no client
 FAILURES = ("refused", "rehosted", "lost", "aside")  # events that change which messages are in flight
 
 
-class Sampler(Protocol):
-    """Draws the cohort of a round (`mpifl.algorithms.participation.CohortSampler`)."""
-
-    def sample(
-        self, round: int, lost: Collection[int] = frozenset(), off: Collection[int] = frozenset()
-    ) -> list[int]: ...
-
-
-class Trigger(Protocol):
-    """When the server aggregates (`mpifl.algorithms.participation.Trigger`)."""
-
-    @property
-    def timed(self) -> bool: ...
-
-    def due(self, pending: int, updates: int, seed: int) -> bool: ...
-
-    def next_time(self, last: float, aggregations: int, seed: int) -> float: ...
-
-
-class Timeline(Protocol):
-    """When clients are on (`mpifl.scheduling.timeline.Timeline`)."""
-
-    def contact(self, i: int, sent: float, seconds: float) -> tuple[float, float]: ...
-
-    def off(self, time: float, inactive: Collection[int] = ()) -> frozenset[int]: ...
-
-
 @dataclass(frozen=True)
 class Rules:
     """What a job says about the order of events; only what is known is checked."""
 
     reply: str | None = None  # before, after or deferred; None: messages and triggers are not known
     trigger: Trigger | None = None  # None: an aggregation ends a round
-    cohort: Sampler | None = None  # None: no rounds
+    cohort: CohortSampler | None = None  # None: no rounds
     decides: bool = False  # the method itself decides which updates trigger an aggregation
     seed: int = 0
     virtual: bool = False
@@ -73,16 +49,10 @@ class Rules:
     rates: np.ndarray | None = None  # (n,) of the clients, 1/s
     header: int = 0  # bytes of a frame's header; 0: sizes are not known
     vectors: tuple[int, int] = (0, 0)  # maximum number of vectors in an update and in a message
-    refusals: int | None = None  # refused updates in a row after which a client is set aside
-    norm: float = inf  # maximum norm of an update
-    stop_time: float | None = None
-    stop_updates: int | None = None
-    stop_accuracy: float | None = None
-    stop_plateau: tuple[str, int] | None = None  # metric, and evaluations in a row that are not better
-    evaluate_every: float | None = None
-    evaluate_updates: int | None = None
-    evaluate_clients: bool = False
-    metrics: Sequence[str] = ()  # names in `evaluate.metrics`
+    faults: Faults = Faults()
+    stop: Stop | None = None
+    evaluate: Evaluate | None = None
+    evaluate_interval: bool = True  # the interval of evaluations is known; false: a resume changed it
 
 
 @dataclass(frozen=True)
@@ -198,8 +168,8 @@ def _values(h: History, rules: Rules) -> None:
         for name in names:
             h.expect(table, name, h.tables[table][name] >= 0, "0 or more")
     norm = h.tables["updates"]["norm"]
-    most = f", at most {rules.norm}" if rules.norm < inf else ""
-    good = np.isfinite(norm) & (norm >= 0) & (norm <= rules.norm)
+    most = f", at most {rules.faults.norm}" if rules.faults.norm else ""
+    good = np.isfinite(norm) & (norm >= 0) & (norm <= (rules.faults.norm or inf))
     h.expect("updates", "norm", good, f"a finite number of 0 or more{most}")
     kind, client = h.tables["events"]["kind"], h.tables["events"]["client"]
     of_client, of_run = np.isin(kind, FAILURES), np.isin(kind, RUN_EVENTS)
@@ -491,7 +461,7 @@ class ServerModel:
             if self.message[i] is None:
                 raise wrong("events", row, "client", i, "a client with a message to answer; this one had none")
             self.refused[i] += 1
-            if rules.refusals and self.refused[i] >= rules.refusals:
+            if self.refused[i] >= rules.faults.refusals:
                 return  # the client is set aside
             self._drop(i)
             self._send([i], event.time)
@@ -501,8 +471,8 @@ class ServerModel:
         else:
             if i in self.inactive:
                 raise wrong("events", row, "client", i, "a live client; this one was lost or set aside before")
-            if event.kind == "aside" and rules.refusals and self.refused[i] < rules.refusals:
-                text = f"a client with {rules.refusals} updates refused in a row; this one has {self.refused[i]}"
+            if event.kind == "aside" and self.refused[i] < (most := rules.faults.refusals):
+                text = f"a client with {most} updates refused in a row; this one has {self.refused[i]}"
                 raise wrong("events", row, "client", i, text)
             self.inactive.add(i)
             if i in self.waiting:
@@ -534,10 +504,12 @@ def _evaluations(h: History, rules: Rules) -> None:
         h.expect_increasing("evaluations", "time")
         if len(exact):  # files of older versions have events with the time at which they were due
             _beside(h, "events", (events["updates"] >= 0) & (events["version"] >= 0))
-    every, last = rules.evaluate_every, float(e["time"].max(initial=0.0))
     if not h.closed or h.attrs.get("clock") == "replay" or (events["kind"] == "evaluation-skipped").any():
         return
-    if (step := rules.evaluate_updates) and h.attrs.get("status") == "completed":
+    if not rules.evaluate or not rules.evaluate_interval:
+        return
+    every, last = rules.evaluate.every, float(e["time"].max(initial=0.0))
+    if (step := rules.evaluate.updates) and h.attrs.get("status") == "completed":
         made = set(e["updates"].tolist())
         for count in range(0, h.rows("updates") + 1, step):
             if count not in made:
@@ -585,14 +557,22 @@ def _client_evaluations(h: History, rules: Rules) -> None:
             value = e[f"client_accuracy_{name}"][k]
             if not np.isclose(value, expected, rtol=1e-9, atol=1e-12):
                 raise wrong("evaluations", k, f"client_accuracy_{name}", value, f"{expected}, by the table {table}")
-    if rules.evaluate_clients and h.attrs.get("status") == "completed" and h.closed and len(rows) != total:
+    if (
+        rules.evaluate
+        and rules.evaluate.clients
+        and h.attrs.get("status") == "completed"
+        and h.closed
+        and len(rows) != total
+    ):
         raise Contradiction(f"{table}: rows of {len(rows)} evaluations, expected {total}")
 
 
 def _metrics(h: History, rules: Rules) -> None:
     """Each evaluation has the metrics of the job, in their order; fractions are from 0 to 1."""
     row, name, value = (h.tables["metrics"][column] for column in ("evaluation", "metric", "value"))
-    names, total, order = rules.metrics, h.rows("evaluations"), np.arange(len(row))
+    if not rules.evaluate:
+        return
+    names, total, order = rules.evaluate.metrics, h.rows("evaluations"), np.arange(len(row))
     rows, count = total * len(names), max(1, len(names))
     h.expect("metrics", "evaluation", order < rows, f"{rows} rows in all")
     h.expect("metrics", "evaluation", row == order // count, lambda k: k // count)
@@ -632,13 +612,12 @@ def _clients_at_end(h: History, rules: Rules) -> None:
 
 
 def _end(h: History, rules: Rules) -> None:
-    attrs, status, count = h.attrs, h.attrs.get("status"), h.rows("updates")
-    if rules.stop_updates is not None and count > rules.stop_updates:
-        raise Contradiction(f"updates: {count} rows, expected at most stop.updates={rules.stop_updates}")
-    if rules.virtual and rules.stop_time is not None:
+    attrs, status, count, stop = h.attrs, h.attrs.get("status"), h.rows("updates"), rules.stop
+    if stop and stop.updates and count > stop.updates:
+        raise Contradiction(f"updates: {count} rows, expected at most stop.updates={stop.updates}")
+    if rules.virtual and stop and stop.time:
         for table in ("updates", "aggregations", "evaluations"):
-            good = h.tables[table]["time"] <= rules.stop_time
-            h.expect(table, "time", good, f"at most stop.time={rules.stop_time}")
+            h.expect(table, "time", h.tables[table]["time"] <= stop.time, f"at most stop.time={stop.time}")
     if not h.closed:
         return
     if not attrs.get("finished"):
@@ -654,26 +633,23 @@ def _end(h: History, rules: Rules) -> None:
     resumed = kinds.count("resumed")
     if "resumed_from" in attrs and bool(resumed) != bool(attrs["resumed_from"]):
         raise Contradiction(f"attribute resumed_from is {attrs['resumed_from']}, with {resumed} events 'resumed'")
-    if status == "completed" and attrs.get("clock") != "replay" and not any(_reached(h, rules)):
+    if status == "completed" and attrs.get("clock") != "replay" and stop and not any(_reached(h, stop)):
         raise Contradiction("attribute status is 'completed', but the run met no condition of its `stop`")
 
 
-def _reached(h: History, rules: Rules) -> Iterator[bool]:
-    """Whether each `stop` condition that the job gives was met; True if it gives none."""
+def _reached(h: History, stop: Stop) -> Iterator[bool]:
+    """Whether each `stop` condition that the job gives was met."""
     e = h.tables["evaluations"]
-    if rules.stop_time is rules.stop_updates is rules.stop_accuracy is None and rules.stop_plateau is None:
-        yield True
-    if rules.stop_updates is not None:
-        yield h.rows("updates") >= rules.stop_updates
-    if rules.stop_time is not None:
-        yield bool((e["time"] >= rules.stop_time).any())
-    if rules.stop_accuracy is not None:
-        yield bool((e["test_accuracy"] >= rules.stop_accuracy).any())
-    if rules.stop_plateau is not None:
-        metric, evaluations = rules.stop_plateau
-        values = np.nan_to_num(
-            e[metric] if metric.endswith("accuracy") else -e[metric], nan=-inf, posinf=inf, neginf=-inf
-        )
+    if stop.updates:
+        yield h.rows("updates") >= stop.updates
+    if stop.time:
+        yield bool((e["time"] >= stop.time).any())
+    if stop.accuracy:
+        yield bool((e["test_accuracy"] >= stop.accuracy).any())
+    if stop.plateau:
+        values = e[stop.plateau.metric] * (1 if stop.plateau.metric.endswith("accuracy") else -1)
+        values = np.nan_to_num(values, nan=-inf, posinf=inf, neginf=-inf)
         before = np.maximum.accumulate(np.append(-inf, values))[:-1]
         row = np.arange(len(values))
-        yield bool((row - np.maximum.accumulate(np.where(values > before, row, -1)) >= evaluations).any())
+        best = np.maximum.accumulate(np.where(values > before, row, -1))
+        yield bool((row - best >= stop.plateau.evaluations).any())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,15 +12,16 @@ import numpy as np
 
 from mpifl import execution
 from mpifl.algorithms.base import Algorithm, Clients
+from mpifl.config.job import Evaluate, Faults, Stop
 from mpifl.config.registry import FAMILIES
-from mpifl.config.schema import Reader
+from mpifl.config.schema import Reader, fields_of
 from mpifl.config.trust import outside_code
 from mpifl.config.types import Config
 from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.reader import DamagedRun
 from mpifl.runfile.replayed import computed_together, first_difference
-from mpifl.runfile.tables import CLIENTS, TABLES, EvaluationRow
+from mpifl.runfile.tables import CLIENTS, TABLES
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
 from mpifl.scheduling.timeline import Timeline
@@ -101,7 +101,7 @@ def _check(run: Run) -> str:
         notes.append("written by a version without checksums")
     elif uncovered:
         notes.append(f"{uncovered:,} rows have no checksum")
-    if rules.evaluate_every is rules.evaluate_updates is None:
+    if not rules.evaluate_interval:
         notes.append("the interval of evaluations was not checked: a resume changed it")
     if why:
         notes.append(f"messages and triggers were not checked: {why}")
@@ -133,8 +133,18 @@ def _columns(run: Run, table: str, names: list[str], rows: int | None) -> dict[s
 
 # -- what the job says -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class _Sections(Config):
-    """The sections of a job that decide the order of events."""
+class _Plain(Config):
+    """The sections of a job that name no class."""
+
+    stop: Stop
+    evaluate: Evaluate
+    seed: int = 0
+    faults: Faults = Faults()
+
+
+@dataclass(frozen=True)
+class _Classes(Config):
+    """The sections of a job that name classes, and decide the order of events."""
 
     algorithm: Algorithm
     delay: Delay = NoDelay()
@@ -146,42 +156,33 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
 
     Imports nothing that the file names.
     """
-    virtual = _value(config, "clock.mode") == "virtual"
-    known: dict[str, Any] = {
-        "seed": _number(config, "seed", int) or 0, "virtual": virtual, "header": HEADER_BYTES,
-        "norm": _number(config, "faults.norm") or inf, "refusals": _number(config, "faults.refusals", int),
-        "stop_time": _number(config, "stop.time"),
-        "stop_updates": _number(config, "stop.updates", int), "stop_accuracy": _number(config, "stop.accuracy"),
-        "stop_plateau": _plateau(config),
-        "evaluate_updates": _number(config, "evaluate.updates", int),
-        "evaluate_every": _number(config, "evaluate.every"),
-        "evaluate_clients": _value(config, "evaluate.clients") is True,
-        "metrics": [str(name) for name in _list(config, "evaluate.metrics")],
-    }  # fmt: skip
-    algorithm, delay, availability = (
-        config.get("algorithm"), _value(config, "clock.delay"), _value(config, "clock.availability")
-    )  # fmt: skip
+    clock = config.get("clock")
+    clock = clock if isinstance(clock, Mapping) else {}
+    keys = [key for key in ("delay", "availability") if clock.get(key)]
+    sections = {"algorithm": config.get("algorithm"), **{key: clock[key] for key in keys}}
     events = history.tables["events"]
-    if any(str(text).startswith("evaluate.") for text in events["text"][events["kind"] == "changed"]):
-        known |= {"evaluate_updates": None, "evaluate_every": None}
-    known["always"] = availability is None or _value(config, "clock.availability.name") == "always"
-    if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay, "availability": availability}}):
-        return Rules(**known), f"{', '.join(names)} is code outside mpifl"
-    rates = history.tables["clients"]["rate"]
-    clients = Clients(history.tables["clients"]["samples"], None if np.isnan(rates).any() else rates, known["seed"])
+    known: dict[str, Any] = {"virtual": clock.get("mode") == "virtual", "header": HEADER_BYTES}
+    availability = sections.get("availability", {"name": "always"})
+    known["always"] = isinstance(availability, Mapping) and availability.get("name") == "always"
+    changed = events["text"][events["kind"] == "changed"]
+    known["evaluate_interval"] = not any(str(text).startswith("evaluate.") for text in changed)
     try:
-        sections = {"algorithm": algorithm, **({"delay": delay} if delay else {})}
-        sections |= {"availability": availability} if availability else {}
-        job: _Sections = Reader(_Sections, sections, FAMILIES).read()
+        plain: _Plain = Reader(_Plain, {key: config[key] for key in fields_of(_Plain) if key in config}, {}).read()
+        known |= {key: getattr(plain, key) for key in fields_of(_Plain)}
+        if names := outside_code({"algorithm": sections["algorithm"], "clock": clock}):
+            return Rules(**known), f"{', '.join(names)} is code outside mpifl"
+        rates, seed = history.tables["clients"]["rate"], plain.seed
+        clients = Clients(history.tables["clients"]["samples"], None if np.isnan(rates).any() else rates, seed)
+        job: _Classes = Reader(_Classes, sections, FAMILIES).read()
         method, times = job.algorithm, None
-        if virtual and not job.delay.has_split_times and not isinstance(job.delay, Trace):  # a trace is another file
-            times = job.delay.contact_times(clients.n, known["seed"])
+        if known["virtual"] and not job.delay.has_split_times and not isinstance(job.delay, Trace):
+            times = job.delay.contact_times(clients.n, seed)  # those of a trace are in another file
         if not isinstance(job.delay, Trace):
-            known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
+            known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, seed)}
         known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
         known["among_available"] = job.availability.cohort_from == "available"
         if not isinstance(job.availability, TraceAvailability):  # a trace's periods are in another file
-            next_on = job.availability.on_periods(clients.n, known["seed"])
+            next_on = job.availability.on_periods(clients.n, seed)
             restart = job.availability.interrupted == "restart"
             known["timeline"] = Timeline(next_on, clients.n, restart) if next_on else None
         elif known["among_available"]:
@@ -192,30 +193,6 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
             return Rules(**known), "its rounds begin at polls, whose times the method decides"
         known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
         known["decides"] = known["trigger"] is None and type(method).ready is not Algorithm.ready
-        cohort = method.participation(clients, known["seed"])
-        return Rules(**known, cohort=cohort), ""
+        return Rules(**known, cohort=method.participation(clients, seed)), ""
     except (ConfigError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         return Rules(**known), f"its job cannot be read ({error})"
-
-
-def _value(config: Mapping[str, Any], key: str) -> Any:
-    node: Any = config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
-
-
-def _list(config: Mapping[str, Any], key: str) -> list[Any]:
-    value = _value(config, key)
-    return value if isinstance(value, list) else []
-
-
-def _plateau(config: Mapping[str, Any]) -> tuple[str, int] | None:
-    metric, evaluations = _value(config, "stop.plateau.metric"), _number(config, "stop.plateau.evaluations", int)
-    return None if evaluations is None or metric not in EvaluationRow._fields else (metric, evaluations)
-
-
-def _number(config: Mapping[str, Any], key: str, kind: type = float) -> Any:
-    """A number above 0, or None."""
-    value = _value(config, key)
-    return value if type(value) in (int, kind) and value > 0 else None
