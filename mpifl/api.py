@@ -264,7 +264,7 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     """
     from mpifl.config.listing import annotated_yaml
     from mpifl.host_memory import resident_bytes
-    from mpifl.problems import check_optimizer
+    from mpifl.problems.loading import check_optimizer
     from mpifl.server.evaluation_metrics import check_evaluation, load_metrics
 
     process = resident_bytes()

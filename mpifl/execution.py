@@ -253,7 +253,7 @@ _kept: dict[str, Problem] | None = None  # the problem loaded last, by its secti
 
 def load_problem(job: Job) -> Problem:
     """The data of a job, loaded or kept (`keep_problem`). Raises ConfigError where they cannot be read."""
-    from mpifl.problems import load
+    from mpifl.problems.loading import load
 
     if _kept is None:
         return load(job.problem)

@@ -16,7 +16,7 @@ from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.job import Job
 from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError, RunFailed, RunResult, format_client_error
-from mpifl.problems.hosting import host
+from mpifl.problems.loading import host
 from mpifl.problems.problem import ComputeResources, HostedClients, Shard
 from mpifl.signals import SignalRecorder, exit_code, is_from_signal
 from mpifl.transport import handshake

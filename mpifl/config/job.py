@@ -14,10 +14,10 @@ from mpifl import algorithms
 from mpifl.algorithms.base import Algorithm
 from mpifl.config.types import INT64_MAX, Bounds, Config, NonNegativeFloat, PositiveFloat, PositiveFraction, PositiveInt
 from mpifl.errors import ConfigError, inside
-from mpifl.problems import ProblemConfig
 from mpifl.problems.data.no_data import NoData
 from mpifl.problems.metrics import MAX_METRICS, MAX_NAME, METRICS
 from mpifl.problems.partitions import Natural
+from mpifl.problems.problem_section import ProblemConfig
 from mpifl.scheduling.availability import Always, Availability
 from mpifl.scheduling.delays import Delay, NoDelay
 

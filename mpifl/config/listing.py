@@ -23,7 +23,8 @@ from mpifl.config.registry import FAMILIES, import_class
 from mpifl.config.schema import default_of, fields_of, meanings, variants
 from mpifl.config.types import describe, has_bounds, hints, members
 from mpifl.errors import ConfigError
-from mpifl.problems import Problem, ProblemConfig
+from mpifl.problems import Problem
+from mpifl.problems.problem_section import ProblemConfig
 
 Row = tuple[str, str, str]  # key, default value, meaning with the allowed values
 

@@ -13,6 +13,8 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.config.own_classes import check_class
 from mpifl.errors import ConfigError
 from mpifl.problems import data, models
+from mpifl.problems.inits import INITS
+from mpifl.problems.partitions import PARTITIONS
 from mpifl.scheduling.availability import AVAILABILITIES, Availability
 from mpifl.scheduling.delays import DELAYS, Delay
 from mpifl.user_code import import_object
@@ -95,9 +97,9 @@ FAMILIES: dict[str, Family] = {  # families by the key of the section
     "algorithm": Family(Algorithm, algorithms.names, algorithms.find, algorithms.name_of, aliases=algorithms.ALIASES),
     "trigger": table(Trigger, {}, default=Trigger),
     "data": Family(problems.Data, data.names, data.find, data.name_of),
-    "partition": table(problems.Partition, problems.PARTITIONS),
+    "partition": table(problems.Partition, PARTITIONS),
     "model": Family(problems.Model, models.names, models.find, models.name_of),
-    "init": table(problems.Init, problems.INITS),
+    "init": table(problems.Init, INITS),
     "delay": table(Delay, DELAYS),
     "availability": table(Availability, AVAILABILITIES),
 }

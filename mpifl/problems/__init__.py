@@ -1,59 +1,26 @@
 """What is minimised: data sets, partitions and models, which make n clients' objectives on flat vectors.
 
-Names are imported on first use: a rank that hosts clients loads one model, and no data set or partition.
+The base classes are here. The other names are imported on first use: a rank that hosts clients loads one model, and no
+data set or partition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mpifl.problems.data import DATA
-    from mpifl.problems.hosting import host
-    from mpifl.problems.inits import INITS
-    from mpifl.problems.loading import check_optimizer, load, objective
-    from mpifl.problems.models import MODELS
-    from mpifl.problems.partitions import PARTITIONS
-    from mpifl.problems.problem import (
-        ComputeResources,
-        Data,
-        HostedClients,
-        Init,
-        Model,
-        Partition,
-        Problem,
-        Rows,
-        Shard,
-    )
-    from mpifl.problems.problem_section import ProblemConfig
-    from mpifl.problems.settings import ProblemSettings, Torch
+from mpifl.problems.problem import ComputeResources as ComputeResources
+from mpifl.problems.problem import Data as Data
+from mpifl.problems.problem import HostedClients as HostedClients
+from mpifl.problems.problem import Init as Init
+from mpifl.problems.problem import Model as Model
+from mpifl.problems.problem import Partition as Partition
+from mpifl.problems.problem import Problem as Problem
+from mpifl.problems.problem import Rows as Rows
+from mpifl.problems.problem import Shard as Shard
 
-__all__ = [
-    "DATA",
-    "INITS",
-    "MODELS",
-    "PARTITIONS",
-    "ComputeResources",
-    "Data",
-    "HostedClients",
-    "Init",
-    "Model",
-    "Partition",
-    "Problem",
-    "ProblemConfig",
-    "ProblemSettings",
-    "Rows",
-    "Shard",
-    "Torch",
-    "check_optimizer",
-    "host",
-    "load",
-    "objective",
-]
-
-_MODULES = {
+MODULES = {  # name -> the module that it is imported from on first use
     "DATA": "data",
     "INITS": "inits",
     "MODELS": "models",
@@ -62,16 +29,16 @@ _MODULES = {
     "ProblemSettings": "settings",
     "Torch": "settings",
     "check_optimizer": "loading",
-    "host": "hosting",
+    "host": "loading",
     "load": "loading",
     "objective": "loading",
-}  # the other names are in `problem`
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'problem')}"), name)
+    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
 
 
 class NamedClasses:

@@ -1,15 +1,16 @@
-"""Loads the problem of a job: reads its data and partitions them over the clients."""
+"""The problem of a job, from its data, and the clients of a rank, from their parts of the data."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, OptimizerSettings
-from mpifl.problems.hosting import host
-from mpifl.problems.problem import ComputeResources, Problem, Shard
+from mpifl.problems.problem import ComputeResources, HostedClients, Model, Problem, Shard
 from mpifl.problems.problem_section import ProblemConfig
+from mpifl.problems.settings import ProblemSettings
 
 
 def load(config: ProblemConfig) -> Problem:
@@ -57,6 +58,22 @@ def check_optimizer(config: ProblemConfig, optimizer: OptimizerSettings) -> None
     from mpifl.problems.torch.optimizers import check_names
 
     check_names(optimizer)
+
+
+def host(
+    model: Model,
+    settings: ProblemSettings,
+    meta: dict[str, Any],
+    shards: Mapping[int, Shard],
+    seed: int,
+    resources: ComputeResources,
+) -> HostedClients:
+    """The clients of one rank, from their shards and `Problem.meta`; on any rank. Raises ConfigError."""
+    if settings.entry is not None:
+        from mpifl.problems.torch.entry import host_entry
+
+        return host_entry(settings, meta, list(shards), seed, resources)
+    return model.host(settings, meta, shards, seed, resources)
 
 
 def objective(config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:

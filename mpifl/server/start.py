@@ -164,7 +164,7 @@ def _host_in_process(
     """A transport to clients in this process, and the run file's facts on their computing. Raises ConfigError."""
     from mpifl.client import checkpointing
     from mpifl.client.worker import Worker
-    from mpifl.problems import host
+    from mpifl.problems.loading import host
     from mpifl.runfile.checkpoint_folder import folder_of
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
