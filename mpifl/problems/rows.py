@@ -60,9 +60,9 @@ class RowModel(Model):
     def layout(self, features: int, classes: int) -> Layout:
         """Names and shapes of the parts of the flat vector."""
 
-    @abstractmethod
     def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
         """(S,) int64 targets of the loss, from the labels y (S,); ConfigError for too many classes."""
+        return y.astype(np.int64)
 
     @abstractmethod
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
@@ -432,10 +432,12 @@ class Batches:
 class RowObjective(Batches):
     """One client's f_i on its rows."""
 
-    model: RowModel
-
-    def __init__(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> None:
+    def __init__(
+        self, model: Any, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int
+    ) -> None:
+        """model: the `RowModel`."""
         super().__init__(settings, meta, i, seed)
+        self.model = model
         self.l2 = shard[0].dtype.type(settings.l2)
         self._meta = meta
         self.x, self.y, *self._test = shard  # _test: the client's own test rows and their targets, where it has any
@@ -444,6 +446,12 @@ class RowObjective(Batches):
     def layout(self) -> Layout:
         """Names and shapes of the parts of the flat vector."""
         return [(name, tuple(shape)) for name, shape in self._meta["layout"]]
+
+    def loss(self, x: np.ndarray, rows: Any = None) -> float:
+        """The mean loss of the rows, plus the model's regulariser."""
+        batch, y = take_rows(self.x, rows), take_rows(self.y, rows)
+        losses, _ = self.model.losses(x, batch, y, self.layout)
+        return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)
 
     def accuracy(self, x: np.ndarray) -> float:
         """Fraction of the client's own test rows that the model x (d,) classifies rightly; nan where it has none."""
@@ -456,9 +464,9 @@ class RowObjective(Batches):
 class ClassObjective(RowObjective):
     """One client's f_i on rows whose targets are classes."""
 
-    def __init__(self, classes: int, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
-        super().__init__(settings, meta, *rest)
-        self._hot = one_hot(self.y, classes, self.x.dtype)  # (s_i, classes)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._hot = one_hot(self.y, self._meta["classes"], self.x.dtype)  # (s_i, classes)
 
     def one_hot(self, rows: Any) -> np.ndarray:
         """(rows, classes) one-hot targets of these rows; None: of all rows."""

@@ -208,9 +208,10 @@ def test_tensorboard(run: mpifl.Run) -> None:
 def test_points_of_rows_in_blocks() -> None:
     """Worked out by hand; blocks may end anywhere, and a second evaluation of a step is no point."""
     course = Scalars()
-    course.add_events(np.array([1.5, 2.0, 9.0]), np.array([b"lost", b"checkpoint", b"aside"]))
-    course.add_updates(np.array([1, 2], np.int32))
-    course.add_updates(np.array([3, 4, 5], np.int32))
+    kinds = np.array([b"lost", b"checkpoint", b"aside"])
+    course.add("events", {"time": np.array([1.5, 2.0, 9.0]), "kind": kinds})
+    course.add("updates", {"staleness": np.array([1, 2], np.int32)})
+    course.add("updates", {"staleness": np.array([3, 4, 5], np.int32)})
     row = dict.fromkeys(pd.Index(mpifl_columns()), np.nan)
     first = course.evaluation({**row, "time": 2.0, "updates": 3, "train_loss": np.nan, "test_loss": 0.5})
     assert first and (first.step, first.time) == (3, 2.0)
@@ -227,9 +228,10 @@ def test_points_of_rows_in_blocks() -> None:
 def test_points_have_the_metrics_of_the_job() -> None:
     """By row of /evaluations; those of an evaluation that is no point are left out."""
     course = Scalars()
-    course.add_updates(np.zeros(5, np.int32))
-    course.add_metrics(np.array([0, 0, 1, 2]), np.array([b"auroc", b"mine:f", b"auroc", b"auroc"]),
-                       np.array([0.5, 3.0, 0.6, 0.7]))  # fmt: skip
+    course.add("updates", {"staleness": np.zeros(5, np.int32)})
+    names = np.array([b"auroc", b"mine:f", b"auroc", b"auroc"])
+    metrics = {"evaluation": np.array([0, 0, 1, 2]), "metric": names, "value": np.array([0.5, 3.0, 0.6, 0.7])}
+    course.add("metrics", metrics)
     row = dict.fromkeys(mpifl_columns(), np.nan)
     points = [course.evaluation({**row, "time": when, "updates": k}) for when, k in ((1.0, 1), (2.0, 1), (3.0, 2))]
     assert points[0] and points[0].values["evaluations/auroc"] == 0.5 and points[0].values["evaluations/mine:f"] == 3

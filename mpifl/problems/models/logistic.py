@@ -24,9 +24,6 @@ class Logistic(RowModel):
     def layout(self, features: int, classes: int) -> Layout:
         return [("W", (features, classes)), *([("b", (classes,))] if self.bias else [])]
 
-    def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
-        return y.astype(np.int64)
-
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
         return cross_entropy(_scores(x, rows, *layout[0][1]), y)
 
@@ -56,13 +53,10 @@ def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.
 class LogisticObjective(ClassObjective):
     """One client's multinomial logistic regression."""
 
-    model: Logistic
-
-    def __init__(self, model: Logistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
-        self.model = model
-        self.shape: tuple[int, int] = tuple(meta["layout"][0][1])  # shape of W
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.shape: tuple[int, int] = tuple(self._meta["layout"][0][1])  # shape of W
         self.size = self.shape[0] * self.shape[1]  # entries of W
-        super().__init__(self.shape[1], settings, meta, *rest)
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) x_rows' (softmax - one_hot) / b + nu W"""
@@ -85,9 +79,3 @@ class LogisticObjective(ClassObjective):
         square = softmax_residual(_scores(x, self.x, *self.shape), self.one_hot(None)) ** 2
         parts = [(self.x**2).T @ square, *([square.sum(0)] if len(x) > self.size else [])]
         return np.concatenate([part.ravel() for part in parts]) / self.x.dtype.type(self.samples)
-
-    def loss(self, x: np.ndarray, rows: Any = None) -> float:
-        """mean loss of the rows + nu/2 ||W||^2"""
-        batch, y = take_rows(self.x, rows), take_rows(self.y, rows)
-        losses, _ = self.model.losses(x, batch, y, self.layout)
-        return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)

@@ -40,9 +40,6 @@ class Mlp(RowModel):
         m = self.hidden
         return [("W1", (features, m)), ("b1", (m,)), ("W2", (m, classes)), ("b2", (classes,))]
 
-    def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
-        return y.astype(np.int64)
-
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
         return cross_entropy(self.scores(x, rows, layout), y)
 
@@ -97,10 +94,6 @@ def _forward(parts: Parts, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class MlpObjective(ClassObjective):
     """One client's network."""
 
-    def __init__(self, model: Mlp, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
-        self.model = model
-        super().__init__(meta["layout"][3][1][0], settings, meta, *rest)
-
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) backpropagated mean over the rows, + nu times the weights"""
         batch, hot = take_rows(self.x, rows), self.one_hot(rows)
@@ -135,9 +128,3 @@ class MlpObjective(ClassObjective):
         )
         parts = [(self.x**2).T @ back, back.sum(0), active.T @ residual, residual.sum(0)]
         return np.concatenate([part.ravel() for part in parts]) / self.x.dtype.type(self.samples)
-
-    def loss(self, x: np.ndarray, rows: Any = None) -> float:
-        """mean loss of the rows + nu/2 (||W1||^2 + ||W2||^2)"""
-        batch, y = (take_rows(part, rows) for part in (self.x, self.y))
-        losses, _ = self.model.losses(x, batch, y, self.layout)
-        return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)

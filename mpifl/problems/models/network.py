@@ -42,9 +42,6 @@ class Network(RowModel):
         """
         raise NotImplementedError
 
-    def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
-        return y.astype(np.int64)
-
     def layout(self, features: int, classes: int) -> Layout:
         raise NotImplementedError  # the module has the layout
 

@@ -81,11 +81,8 @@ def _slopes(x: np.ndarray, rows: np.ndarray, b: np.ndarray) -> np.ndarray:
 class NonconvexObjective(RowObjective):
     """One client's penalised logistic regression."""
 
-    model: NonconvexLogistic
-
-    def __init__(self, model: NonconvexLogistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
-        self.model = model
-        super().__init__(settings, meta, *rest)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.b = self.y.astype(self.x.dtype)  # +-1
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
@@ -102,9 +99,3 @@ class NonconvexObjective(RowObjective):
         """(d,) mean over the rows of (b a / (1 + exp(b a'w)))^2, entry by entry"""
         squares: np.ndarray = (_slopes(x, self.x, self.b) ** 2) @ self.x**2
         return squares * squares.dtype.type(0.25 / self.samples)
-
-    def loss(self, x: np.ndarray, rows: Any = None) -> float:
-        """mean loss of the rows, plus penalty and nu/2 ||w||^2"""
-        batch, y = take_rows(self.x, rows), take_rows(self.y, rows)
-        losses, _ = self.model.losses(x, batch, y, self.layout)
-        return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)

@@ -27,6 +27,7 @@ HIDDEN = [
     "client_accuracy_variance",
     "age",
 ]
+WORST = "worst 10 % {client_accuracy_worst:.4f}, variance {client_accuracy_variance:.4g}"
 MAX_VALUE = 1000  # characters of a fact that are printed
 MAX_TITLE_WIDTH = 15  # a column title of this many letters is broken into lines
 
@@ -97,10 +98,12 @@ def format_summary(run: Run) -> str:
         facts["updates per client"] = f"min {counts.min()}, median {counts.median():.6g}, max {counts.max()}"
         if (clients.state != "live").any():
             facts["client states"] = ", ".join(f"{n} {state}" for state, n in clients.state.value_counts().items())
-    if personal := format_personal_accuracy(run.evaluations):
-        facts["personal accuracy"] = personal
-    if fairness := format_client_accuracy(run.evaluations):
-        facts["accuracy over clients"] = fairness
+    for title, *columns in (
+        ("personal accuracy", "personal", "personal_accuracy_mean", "best mean {personal_accuracy_best:.4f}"),
+        ("accuracy over clients", "client", "client_accuracy_worst", WORST),
+    ):
+        if text := format_accuracies(run.evaluations, *columns):
+            facts[title] = text
     if (row := run.best_evaluation) >= 0:
         metric, best = str(run.config["keep"]["best"]), run.evaluations.iloc[row]
         facts["best model"] = f"{metric} {format_value(metric, best[metric])}, after {int(best.updates)} updates"
@@ -144,25 +147,17 @@ def format_title(name: str) -> str:
     return name if len(name) < MAX_TITLE_WIDTH else name.replace("_", "\n")
 
 
-def format_personal_accuracy(frame: pd.DataFrame) -> str:
-    """Formats the last personal accuracies over the clients, and the best mean so far; "" without personal models."""
-    known = frame.dropna(subset="personal_accuracy_mean")
-    if known.empty:
-        return ""
-    last = known.iloc[-1]
-    quartiles = ", ".join(f"{last[f'personal_{name}']:.4f}" for name in QUARTILES)
-    return f"mean {last.personal_accuracy_mean:.4f}, quartiles {quartiles}, best mean {last.personal_accuracy_best:.4f}"
+def format_accuracies(frame: pd.DataFrame, whose: str, known: str, more: str) -> str:
+    """Formats how the last accuracies, of `whose` models, are spread over the clients; "" where none were recorded.
 
-
-def format_client_accuracy(frame: pd.DataFrame) -> str:
-    """Formats how the last accuracies are spread over the clients; "" where they were not recorded."""
-    known = frame.dropna(subset="client_accuracy_worst")
-    if known.empty:
+    known: the column that tells; more: a format of further columns.
+    """
+    rows = frame.dropna(subset=known)
+    if rows.empty:
         return ""
-    last = known.iloc[-1]
-    quartiles = ", ".join(f"{last[f'client_{name}']:.4f}" for name in QUARTILES)
-    worst = f"worst 10 % {last.client_accuracy_worst:.4f}, variance {last.client_accuracy_variance:.4g}"
-    return f"mean {last.client_accuracy_mean:.4f}, quartiles {quartiles}, {worst}"
+    last = rows.iloc[-1]
+    quartiles = ", ".join(f"{last[f'{whose}_{name}']:.4f}" for name in QUARTILES)
+    return f"mean {last[f'{whose}_accuracy_mean']:.4f}, quartiles {quartiles}, {more.format_map(last)}"
 
 
 def format_events(frame: pd.DataFrame) -> str:

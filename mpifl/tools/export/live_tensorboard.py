@@ -18,7 +18,6 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.runfile import Run
 from mpifl.runfile.durable import error_text
-from mpifl.runfile.tables import TABLES
 from mpifl.tools.export.files import require
 from mpifl.tools.export.scalars import EVENT_FILES, SUFFIX, EventWriter, Point, Scalars, event_file_name, points
 
@@ -131,14 +130,8 @@ class LiveScalars:
         Those of an evaluation wait for the rows of half a second later: an event may be written after an evaluation
         that followed it.
         """
-        if "updates" in blocks:
-            self._scalars.add_updates(blocks["updates"]["staleness"])
-        if "events" in blocks:
-            self._scalars.add_events(blocks["events"]["time"], blocks["events"]["kind"])
-        if "metrics" in blocks:
-            self._scalars.add_metrics(*(blocks["metrics"][column] for column in TABLES["metrics"].columns))
-        if "logged" in blocks:
-            self._scalars.add_logged(*(blocks["logged"][column] for column in TABLES["logged"].columns))
+        for table, columns in blocks.items():
+            self._scalars.add(table, columns)
         yield from self._scalars.evaluations(self._evaluations)
         self._evaluations = blocks.get("evaluations", {})
 

@@ -24,6 +24,12 @@ from mpifl.safe_input import printable
 SUFFIX = "-tensorboard"  # suffix of the folder beside the run file
 EVENT_FILES = "events.out.tfevents.*"  # TensorBoard and W&B look for such names
 METRICS = tuple(name for name in TABLES["evaluations"].columns if name not in ("time", "updates"))
+USED = {  # columns of the other tables that points are made of
+    "updates": ("staleness",),
+    "events": ("time", "kind"),
+    "metrics": ("evaluation", "metric", "value"),
+    "logged": ("update", "aggregation", "name", "value"),
+}
 LOST_KINDS = ("lost", "aside")  # events after which the run goes on without a client
 MAX_STEP = 2**63 - 1
 
@@ -53,27 +59,24 @@ class Scalars:
         self._latest: dict[str, float] = {}  # the last value of each of them
         self._metrics: dict[int, dict[str, float]] = {}  # `evaluate.metrics` of points to come, by row of /evaluations
 
-    def add_updates(self, staleness: np.ndarray) -> None:
-        """Adds rows of /updates."""
-        self._rows += len(staleness)
-        self._staleness.append(staleness)
-
-    def add_events(self, times: np.ndarray, kinds: np.ndarray) -> None:
-        """Adds rows of /events; kinds are text or bytes."""
-        for when, kind in zip(times.tolist(), kinds.tolist(), strict=True):
-            if _text(kind) in LOST_KINDS:
-                insort(self._lost, when)
-
-    def add_logged(self, update: np.ndarray, aggregation: np.ndarray, names: np.ndarray, values: np.ndarray) -> None:
-        """Adds rows of /logged; names are text or bytes."""
-        shown = [printable(_text(name)) for name in names.tolist()]
-        self._logged.extend(zip(update.tolist(), aggregation.tolist(), shown, values.tolist(), strict=True))
-
-    def add_metrics(self, evaluations: np.ndarray, names: np.ndarray, values: np.ndarray) -> None:
-        """Adds rows of /metrics; names are text or bytes."""
-        for k, name, value in zip(evaluations.tolist(), names.tolist(), values.tolist(), strict=True):
-            if k >= self._evaluations:
-                self._metrics.setdefault(k, {})[printable(_text(name))] = value
+    def add(self, table: str, columns: Mapping[str, np.ndarray]) -> None:
+        """Adds rows of a table; text may be bytes. Rows of /evaluations make points: `evaluations`."""
+        rows = zip(*(columns[name].tolist() for name in USED.get(table, ())), strict=True)
+        if table == "updates":
+            self._rows += len(columns["staleness"])
+            self._staleness.append(columns["staleness"])
+        elif table == "events":
+            for when, kind in rows:
+                if _text(kind) in LOST_KINDS:
+                    insort(self._lost, when)
+        elif table == "logged":
+            self._logged.extend(
+                (update, aggregation, printable(_text(name)), v) for update, aggregation, name, v in rows
+            )
+        elif table == "metrics":
+            for k, name, value in rows:
+                if k >= self._evaluations:
+                    self._metrics.setdefault(k, {})[printable(_text(name))] = value
 
     def evaluation(self, row: Mapping[str, float]) -> Point | None:
         """The point of an evaluation whose updates and earlier events have been added; None if it makes no point."""
@@ -176,10 +179,8 @@ def _write_points(run: Run, file: BinaryIO) -> None:
 
 def points(run: Run, scalars: Scalars) -> Iterator[Point]:
     """The points of a run file; afterwards `scalars` has all its rows."""
-    scalars.add_updates(run.rows("updates", "staleness", 0, run.count("updates")))
-    scalars.add_events(*(run.rows("events", column, 0, run.count("events")) for column in ("time", "kind")))
-    scalars.add_metrics(*(run.rows("metrics", column, 0, run.count("metrics")) for column in TABLES["metrics"].columns))
-    scalars.add_logged(*(run.rows("logged", column, 0, run.count("logged")) for column in TABLES["logged"].columns))
+    for table, names in USED.items():
+        scalars.add(table, {name: run.rows(table, name, 0, run.count(table)) for name in names})
     columns = {
         name: run.rows("evaluations", name, 0, run.count("evaluations")) for name in ("time", "updates", *METRICS)
     }

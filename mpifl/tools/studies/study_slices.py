@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -77,33 +76,28 @@ def _refuse_other_counts(folder: Path, part: Part) -> None:
 @contextmanager
 def _lock(path: Path, kind: int, what: str) -> Iterator[None]:
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        file = path.open("a+")
     except OSError as error:
         raise ConfigError(
             "output", path.parent, f"cannot be written: {error.strerror}", "a folder that can be written"
         ) from None
-    try:
+    with file:
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             wrong = f"another process is running {what} now"
             raise ConfigError("output", path.parent, wrong, remedy="wait until it has ended") from None
         except OSError:  # the file system has no locks; run files still have a heartbeat
             log.warning("%s cannot be locked: make sure that no other process runs %s", path, what)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
 def index_lock(folder: Path) -> Iterator[None]:
     """Locks the folder's index file while it is read and replaced; others hold this lock for milliseconds."""
-    descriptor = os.open(folder / ".index.lock", os.O_CREAT | os.O_RDWR, 0o666)
-    try:
+    with (folder / ".index.lock").open("a+") as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:  # without locks the last writer wins, and attempts recorded by others may be lost
             log.debug("%s cannot be locked", folder)
         yield
-    finally:
-        os.close(descriptor)
