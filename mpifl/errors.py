@@ -55,6 +55,15 @@ def inside(section: str) -> Iterator[None]:
         raise error.under(section) from None
 
 
+@contextmanager
+def as_unwritable(key: str, path: object, expected: str = "a folder that can be written") -> Iterator[None]:
+    """Raises an OSError of a block that writes as ConfigError(key, path, ...)."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(key, path, f"cannot be written: {error.strerror or error}", expected) from error
+
+
 class RunFailed(RuntimeError):
     """The run failed (a client raised an error, a rank was lost); the exit code is 3."""
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from mpifl.cli.command import Command, at_least_one, one_path, value
 from mpifl.cli.output import print_result
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, as_unwritable
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -30,12 +30,8 @@ def _selftest(args: argparse.Namespace) -> None:
         raise ConfigError(
             "selftest", args.arguments[0], "it takes no argument", remedy="--folder DIR names the folder that is tested"
         )
-    try:
+    with as_unwritable("--folder", args.folder):
         TemporaryDirectory(dir=args.folder).cleanup()
-    except OSError as error:
-        raise ConfigError(
-            "--folder", args.folder, f"cannot be written: {error.strerror}", "a folder that can be written"
-        ) from error
 
 
 def _run_selftest(args: argparse.Namespace) -> int:

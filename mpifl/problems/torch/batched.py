@@ -8,7 +8,7 @@ rows are computed by one call on the stacked vectors (clients, d), and the remai
 from __future__ import annotations
 
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -35,7 +35,6 @@ from mpifl.problems.torch.recorded import Recorded, keeps_no_state
 MIN_CLIENTS = 5  # clients in one call: fewer are as fast one after another
 MAX_ENTRIES = 2**28  # entries of their vectors in one call, and as many of their gradients
 MAX_FLOPS = 15 * 10**6  # floating-point operations of one gradient: with more, one client is work enough for a CPU
-PREFETCH_ROWS = 512  # rows of a client's next batches that are read at once
 
 
 class Request:
@@ -45,7 +44,6 @@ class Request:
     def __init__(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None) -> None:
         self.objective, self.y, self.batches, self.step = objective, y, batches, step
         self.position, self.result = 0, None
-        self._prefetched: deque[tuple[Tensor, Tensor]] = deque()
         self._classify()
 
     def _classify(self) -> None:
@@ -63,37 +61,13 @@ class Request:
         self._classify()
         return rows
 
-    def read(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the next batch; moves on to the one after it."""
-        if not self._prefetched:
-            self._prefetch()
-        self.next_rows()
-        return self._prefetched.popleft()
-
-    def _prefetch(self) -> None:
-        """Reads some of the next batches in one access to the rows."""
-        take, rows = self.objective.rows.take, self.batches[self.position]
-        if not isinstance(rows, np.ndarray):
-            self._prefetched.append(take(slice(None)))
-            return
-        some = self.batches[self.position : self.position + max(1, PREFETCH_ROWS // len(rows))]
-        if len(some) == 1:
-            self._prefetched.append(take(rows))
-            return
-        x, y = take(np.concatenate(some))
-        sizes = [len(rows) for rows in some]
-        self._prefetched.extend(zip(x.split(sizes), y.split(sizes), strict=True))
-
     def run_alone(self) -> None:
         """Computes the next batch by the objective alone."""
-        rows = self.batches[self.position]
+        rows = self.next_rows()
         if self.step is None:
             self.result = self.objective.gradient(self.y, rows)
         else:
             self.objective.descend(self.y, [rows], self.step)
-        self._prefetched.clear()
-        self.position += 1
-        self._classify()
 
 
 class Group:
@@ -122,21 +96,11 @@ class Group:
 
 def read_batches(requests: Sequence[Request]) -> tuple[Tensor, Tensor]:
     """Inputs and targets (clients, rows, ...) of the next batches, which have equally many rows; moves on."""
-    examples = [request.objective.rows for request in requests]
-    parts = [(x, rows.y) for rows in examples if isinstance(x := rows.x, Tensor) and rows.y.device.type == "cpu"]
-    if len(parts) < len(requests):  # rows are text, or on a GPU: batches are read ahead
-        read = [request.read() for request in requests]
-        return torch.stack([x for x, _ in read]), torch.stack([y for _, y in read])
-    count, batches = requests[0].kind[0], [request.next_rows() for request in requests]
-    inputs, targets = (part.new_empty(len(batches), count, *part.shape[1:]) for part in parts[0])
-    for part, batch, *own in zip(parts, batches, inputs.unbind(), targets.unbind(), strict=True):
-        at = torch.from_numpy(batch) if isinstance(batch, np.ndarray) else None
-        for values, out in zip(part, own, strict=True):
-            if at is None:
-                out.copy_(values)
-            else:
-                torch.index_select(values, 0, at, out=out)
-    return inputs, targets
+    read = []
+    for request in requests:
+        rows = request.next_rows()
+        read.append(request.objective.rows.take(rows if isinstance(rows, np.ndarray) else slice(None)))
+    return torch.stack([x for x, _ in read]), torch.stack([y for _, y in read])
 
 
 class BatchTrainer:

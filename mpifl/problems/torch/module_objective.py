@@ -9,7 +9,7 @@ from functools import reduce
 from itertools import pairwise
 from math import nan
 from operator import add
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,14 +25,6 @@ from mpifl.problems.torch.predictions import Prediction
 from mpifl.rng import stream
 
 MAX_ROWS = 4096  # rows in one pass: a gradient over more is the mean of pieces
-
-
-class BatchExecutor(Protocol):
-    """Computes the requests of several clients in one call (`BatchTrainer`)."""
-
-    def submit(
-        self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None
-    ) -> Any: ...
 
 
 class Shared:
@@ -52,7 +44,7 @@ class Shared:
         self.prediction = prediction
         self.regularised = self._regularised_parameters()
         self._bfloat16 = settings.torch.autocast == "bfloat16"
-        self.executor: BatchExecutor | None = None  # while several clients are trained in one batch
+        self.executor: Any = None  # the `BatchTrainer`, while several clients are trained in one batch
         self._on_device: tuple[np.ndarray | None, Vector] = None, None
 
     def _regularised_parameters(self) -> list[nn.Parameter]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +23,6 @@ from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import Shared, TorchObjective, class_scores, measure
 from mpifl.problems.torch.predictions import CLASS_SCORES
 from mpifl.rng import stream
-
-
-class ModuleBuilder(Protocol):
-    """What this module uses of `models.network.Network`."""
-
-    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> torch.nn.Module: ...
 
 
 def seeded(seed: int, build: Any) -> Any:
@@ -154,14 +148,14 @@ def examples(
 
 
 def host_rows(
-    model: ModuleBuilder,
+    model: Any,
     settings: ProblemSettings,
     meta: dict[str, Any],
     shards: Mapping[int, Shard],
     seed: int,
     resources: ComputeResources,
 ) -> HostedClients:
-    """The clients of a rank, which share one module. Raises ConfigError."""
+    """The clients of a rank, which share one module of `model`, a `Network`. Raises ConfigError."""
     assert settings.torch is not None
     device, facts = prepare(settings.torch, resources)
     shape, text, vocabulary = tuple(meta["shape"]), None, 0

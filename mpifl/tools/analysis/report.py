@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, as_unwritable
 from mpifl.runfile import open_run
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.labels import read_labels
@@ -87,7 +87,7 @@ def report_groups(
     folder = Path(out)
     written: list[Path] = []
     missing: list[str] = []
-    try:
+    with as_unwritable("out", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, write in (
             ("md", table.markdown), ("csv", lambda: format_csv(groups, options, marked)), ("tex", table.latex)
@@ -103,10 +103,6 @@ def report_groups(
         if PAGE in options.formats:
             write_page(folder / "report.html", title or folder.absolute().name, table, groups, options, incomplete)
             written.append(folder / "report.html")
-    except OSError as error:
-        raise ConfigError(
-            "out", folder, f"cannot be written: {error.strerror or error}", "a folder that can be written"
-        ) from error
     return "\n".join([text, *missing, "", *(f"wrote {path}" for path in written)])
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, as_unwritable
 from mpifl.runfile.run_lock import is_locked
 
 T = TypeVar("T")
@@ -48,12 +48,8 @@ def locked(folder: Path, part: Part | None) -> Iterator[None]:
 
     Raises ConfigError if the folder cannot be written, or if another process has locked it or the same part.
     """
-    try:
+    with as_unwritable("output", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            "output", folder, f"cannot be written: {error.strerror}", "a folder that can be written"
-        ) from None
     with ExitStack() as stack:
         if part:
             name = f"{LOCK}-{part.number}-{part.count}"
@@ -75,12 +71,8 @@ def _refuse_other_counts(folder: Path, part: Part) -> None:
 
 @contextmanager
 def _lock(path: Path, kind: int, what: str) -> Iterator[None]:
-    try:
+    with as_unwritable("output", path.parent):
         file = path.open("a+")
-    except OSError as error:
-        raise ConfigError(
-            "output", path.parent, f"cannot be written: {error.strerror}", "a folder that can be written"
-        ) from None
     with file:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from mpifl.config.job import Job
 from mpifl.config.read import load, parse_override
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, as_unwritable
 from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.create import refuse_existing, refuse_live
@@ -164,12 +164,8 @@ def submit(site: Site, script: Script) -> str:
             "--dry-run prints the script",
         )
     made = not script.logs.exists()
-    try:
+    with as_unwritable("output", script.logs):
         script.logs.mkdir(parents=True, exist_ok=True)  # a missing folder would end the job without a log
-    except OSError as error:
-        raise ConfigError(
-            "output", script.logs, f"cannot be written: {error.strerror}", "a folder that can be written"
-        ) from None
     if not os.access(script.logs, os.W_OK | os.X_OK, effective_ids=True):
         raise ConfigError("output", script.logs, "cannot be written: Permission denied", "a folder that can be written")
     # Flux has no arrays of batch jobs, so each task is submitted by itself.
