@@ -98,14 +98,9 @@ def _print_end(result: RunResult) -> None:
         print_summary(result.summary)
 
 
+@closed_pipe_is_no_error()
 def _command(arguments: list[str], default_job: str | None) -> Task | None:
     """Rank 0's part of a command: does what it can do alone, or returns the run for all ranks. Raises ConfigError."""
-    with closed_pipe_is_no_error():
-        return _dispatch(arguments, default_job)
-    return None
-
-
-def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
     if (level := (os.environ.get(LOG_LEVEL) or "info").lower()) not in LEVELS:
         raise ConfigError(LOG_LEVEL, level, "no such level", f"one of {', '.join(LEVELS)}")
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.objective import Objective
 from mpifl.problems.problem import (
-    ComputeResources,
     Data,
     HostedClients,
     Init,
@@ -18,7 +15,6 @@ from mpifl.problems.problem import (
     Partition,
     Problem,
     ProblemSize,
-    Shard,
 )
 from mpifl.problems.rows import RowModel
 from mpifl.problems.settings import ProblemSettings
@@ -65,17 +61,7 @@ class Network(RowModel):
 
         return TorchProblem(data, partition, settings, self)
 
-    def objective(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
-        return self.host(settings, meta, {i: shard}, seed, ComputeResources()).objectives[i]
-
-    def host(
-        self,
-        settings: ProblemSettings,
-        meta: dict[str, Any],
-        shards: Mapping[int, Shard],
-        seed: int,
-        resources: ComputeResources,
-    ) -> HostedClients:
+    def host(self, *arguments: Any) -> HostedClients:
         from mpifl.problems.torch.module_problem import host_rows
 
-        return host_rows(self, settings, meta, shards, seed, resources)
+        return host_rows(self, *arguments)

@@ -138,8 +138,7 @@ def merged(parts: Sequence[Examples]) -> list[Examples]:
     alike: dict[Any, list[Examples]] = {}
     for rows in parts:
         alike.setdefault(rows.signature, []).append(rows)
-    return [some[0] if len(some) == 1 else _joined(some) for some in alike.values()]
-
-
-def _joined(parts: Sequence[Examples]) -> Examples:
-    return Examples(*map(torch.cat, zip(*(rows.take(slice(None)) for rows in parts), strict=True)))
+    return [
+        some[0] if len(some) == 1 else Examples(*map(torch.cat, zip(*(rows.take(slice(None)) for rows in some))))
+        for some in alike.values()
+    ]

@@ -110,14 +110,10 @@ def incomplete_runs(trials: Sequence[Trial], unread: Sequence[ConfigError]) -> l
     """The run files that cannot be read, and those of runs that are not completed, with the reasons."""
     found = [Incomplete(str(error.value), "cannot be read", error.text) for error in unread]
     for trial in trials:
-        if trial.status != "completed":
-            found.append(Incomplete(str(trial.path), describe_state(trial), reason_of(trial.path)))
+        if trial.status != "completed":  # the file of a killed run has "running"
+            status = "killed or cut off" if trial.status == "running" and not trial.alive else trial.status
+            found.append(Incomplete(str(trial.path), status, reason_of(trial.path)))
     return found
-
-
-def describe_state(trial: Trial) -> str:
-    """The status of a run; that of a killed one is inferred, since its file has "running"."""
-    return trial.status if trial.status != "running" else "running" if trial.alive else "killed or cut off"
 
 
 def reason_of(path: Path) -> str:

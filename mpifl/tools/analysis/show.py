@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from tabulate import tabulate
@@ -52,7 +51,7 @@ def show(
                 time.sleep(period)
                 run.refresh()
                 for row in run.evaluations.iloc[shown:].drop(columns=HIDDEN).to_dict("records"):
-                    write(format_evaluation(row))
+                    write("  ".join(f"{k} {format_value(k, v)}" for k, v in row.items() if not math.isnan(v)))
                 shown = len(run.evaluations)
             write(printable(describe_status(run)))
         except KeyboardInterrupt:
@@ -133,18 +132,11 @@ def format_evaluations(frame: pd.DataFrame) -> str:
     count = min(MAX_EVALUATIONS, len(frame))
     picks = [round(k * (len(frame) - 1) / max(1, count - 1)) for k in range(count)]
     kept = frame.iloc[picks].drop(columns=HIDDEN).dropna(axis=1, how="all")
-    rows = [
-        {format_title(str(name)): format_value(name, value) for name, value in row.items()}
-        for row in kept.to_dict("records")
-    ]
+    kept = kept.rename(columns=lambda name: name if len(name) < MAX_TITLE_WIDTH else name.replace("_", "\n"))
+    rows = [{name: format_value(name, value) for name, value in row.items()} for row in kept.to_dict("records")]
     heading = f"evaluations ({count} of {len(frame)})" if count < len(frame) else "evaluations"
     body = tabulate(rows, headers="keys", disable_numparse=True, colalign=["right"] * kept.shape[1])
     return f"{heading}\n{body}"
-
-
-def format_title(name: str) -> str:
-    """Breaks a long column title into lines."""
-    return name if len(name) < MAX_TITLE_WIDTH else name.replace("_", "\n")
 
 
 def format_accuracies(frame: pd.DataFrame, whose: str, known: str, more: str) -> str:
@@ -169,11 +161,6 @@ def format_events(frame: pd.DataFrame) -> str:
         of_client = f" client {client}" if client >= 0 else ""
         lines.append(printable(f"{when:10.4g} s  {kind}{of_client}  {text}".rstrip()))
     return "\n".join(lines)
-
-
-def format_evaluation(row: Mapping[Hashable, Any]) -> str:
-    """Formats one evaluation in one line."""
-    return "  ".join(f"{name} {format_value(name, value)}" for name, value in row.items() if not math.isnan(value))
 
 
 def format_value(name: Hashable, value: float) -> str:

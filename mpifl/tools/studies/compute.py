@@ -52,10 +52,13 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
     """Runs or resumes one run; with ranks, on this process's group of them, or under a launcher."""
     from mpifl.transport.groups import task_communicator
 
+    global _problem
     comm = task_communicator()
     if ranks > 1 and comm is None:
         return _launched(job, resume, ranks)
-    _keep_problem()
+    if _problem is None:
+        _problem = execution.keep_problem()
+        _problem.__enter__()
     try:
         if resume:
             with suppress(ConfigError):  # the run begins anew where no checkpoint can be used
@@ -76,14 +79,6 @@ def _finished(result: RunResult) -> Finished:
     """How a run ended."""
     error = " ".join(str(result.error).split()) if result.status == "failed" else ""
     return Finished(result.status, error, result.wall_seconds)
-
-
-def _keep_problem() -> None:
-    """Keeps the data that were loaded last, for the life of the process."""
-    global _problem
-    if _problem is None:
-        _problem = execution.keep_problem()
-        _problem.__enter__()
 
 
 def _resume_task(job: Job) -> execution.Task:

@@ -268,7 +268,8 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
         wrong = " ".join([f"no run in {study.folder} is completed", *unread])
         raise ConfigError("study", study.options.name, wrong, "at least one", "mpifl sweep computes the runs")
     if missing := len(study.runs) - index.counts()["completed"]:
-        found.notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {_statuses(index)}.")
+        statuses = ", ".join(f"{n} {status}" for status, n in index.counts().items() if status != "completed")
+        found.notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {statuses}.")
     return found
 
 
@@ -286,7 +287,3 @@ def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, 
     mark = f"Marked: {best} among the rows that differ in {axis}."
     groups = [reported_trials(group, select) for group in chosen]
     return Reported(groups, notes, best_groups(chosen, select, axis), mark, candidates)
-
-
-def _statuses(index: Index) -> str:
-    return ", ".join(f"{count} {status}" for status, count in index.counts().items() if status != "completed")

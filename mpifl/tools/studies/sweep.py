@@ -91,14 +91,9 @@ def sweep(
     return index
 
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def default_processes(study: Study) -> int:
     """Runs at a time on this machine, where nothing else is said."""
-    return max(1, available_cores() // study.options.ranks)
+    return max(1, len(os.sched_getaffinity(0)) // study.options.ranks)
 
 
 def _left_behind(index: Index, runs: Sequence[StudyRun]) -> list[StudyRun]:
