@@ -29,29 +29,35 @@ class Labels:
 def read_labels(paths: Iterable[Path]) -> dict[Path, Labels]:
     """The labels of run files, by path. A file that the index file of its folder does not name is left out."""
     paths = list(paths)
-    known = {folder: _index(folder) for folder in {path.parent for path in paths}}
-    return {path: known[path.parent][path.name] for path in paths if path.name in known[path.parent]}
+    known: dict[tuple[Path, str], Labels] = {}
+    for folder in {path.parent for path in paths}:
+        study, runs = read_index(folder)
+        known |= {(folder, run["file"]): Labels(study, run["labels"]) for run in runs}
+    return {path: known[path.parent, path.name] for path in paths if (path.parent, path.name) in known}
 
 
-def _index(folder: Path) -> dict[str, Labels]:
-    """The labels in the index file of a folder, by file name; none where it is missing or damaged."""
+def read_index(folder: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The study's name and its runs in the index file of a folder; no runs where it is missing or damaged.
+
+    Labels that are lists or sections are text.
+    """
     try:
         content = parse_json(read_file(folder / INDEX))
-        study = printable(content["study"])
-        return {run["file"]: Labels(study, plain_labels(run["labels"])) for run in content["runs"]}
+        runs = [{**run, "labels": _plain(run["labels"])} for run in content["runs"] if _is_run(run)]
+        return printable(content["study"]), runs
     except FileNotFoundError:
-        return {}
+        pass
     except DAMAGE as error:
-        warn_of_damage(folder, error)
-        return {}
+        text = printable(error, most=200)
+        log.warning("%s: left out, with the labels of the runs; it cannot be read: %s", folder / INDEX, text)
+    return "", []
 
 
-def plain_labels(labels: dict[str, Any]) -> dict[str, Any]:
-    """The labels of a run as the index file has them, with lists and sections as text. Raises one of DAMAGE."""
+def _is_run(entry: Any) -> bool:
+    """Whether an item of the index file is what `studies.index` writes."""
+    types = {"identity": str, "file": str, "labels": dict, "attempts": int, "error": str}
+    return isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in types.items())
+
+
+def _plain(labels: dict[str, Any]) -> dict[str, Any]:
     return {printable(k): json.dumps(v) if isinstance(v, list | dict) else v for k, v in labels.items()}
-
-
-def warn_of_damage(folder: Path, error: Exception) -> None:
-    """Logs that the index file of a folder cannot be read."""
-    text = printable(error, most=200)
-    log.warning("%s: left out, with the labels of the runs; it cannot be read: %s", folder / INDEX, text)

@@ -26,8 +26,7 @@ from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.create import spare_name
 from mpifl.runfile.run_lock import is_locked
-from mpifl.safe_input import parse_json, read_file
-from mpifl.tools.analysis.labels import DAMAGE, INDEX, plain_labels, warn_of_damage
+from mpifl.tools.analysis.labels import INDEX, read_index
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.study_slices import Part, index_lock
 
@@ -71,7 +70,7 @@ class Index:
         part: The runs of this process; other processes may be running the others. None: all.
         """
         self.folder, self.name = study.folder, study.options.name
-        known, files = _stored(self.folder), _run_files(self.folder)
+        files, known = _run_files(self.folder), _stored(self.folder)
         self.entries: dict[str, Entry] = {}
         for run in study.runs:
             old, name = known.get(run.identity, {}), run.path.name
@@ -185,6 +184,8 @@ def _run_files(folder: Path) -> dict[str, list[int]]:
             }
     except FileNotFoundError:
         return {}
+    except NotADirectoryError:
+        raise ConfigError("output", folder, "this is a file", "a folder") from None
     except OSError as error:
         raise ConfigError("output", folder, f"cannot be read: {error.strerror}", "a readable folder") from None
 
@@ -203,23 +204,7 @@ def _is_unchanged(stored: Mapping[str, Any], name: str, stamp: list[int]) -> boo
 
 def _stored(folder: Path) -> dict[str, dict[str, Any]]:
     """The entries of the index file by identity; none where it is lost or damaged."""
-    try:
-        content = parse_json(read_file(folder / INDEX))
-        entries = [entry for entry in content["runs"] if _is_entry(entry)]
-        return {entry["identity"]: {**entry, "labels": plain_labels(entry["labels"])} for entry in entries}
-    except NotADirectoryError:
-        raise ConfigError("output", folder, "this is a file", "a folder") from None
-    except FileNotFoundError:
-        return {}
-    except DAMAGE as error:
-        warn_of_damage(folder, error)
-        return {}
-
-
-def _is_entry(entry: Any) -> bool:
-    """Whether an item of the index file is what `asdict` makes of an entry."""
-    types = {"identity": str, "file": str, "labels": dict, "attempts": int, "error": str}
-    return isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in types.items())
+    return {entry["identity"]: entry for entry in read_index(folder)[1]}
 
 
 def _inspected(entry: Entry, run: StudyRun, stamp: list[int] | None) -> Entry:
@@ -259,8 +244,8 @@ def show_folder(folder: Path) -> str:
     """
     from tabulate import tabulate
 
-    known = {entry["file"]: entry for entry in _stored(folder).values()}
     files = _run_files(folder)
+    known = {entry["file"]: entry for entry in read_index(folder)[1]}
     if not (names := sorted({*files, *known})):
         raise ConfigError("show", folder, "no run files", "a RUN.h5, or a folder with run files")
     rows, counts = [], Counter[str]()
