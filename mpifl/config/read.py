@@ -224,63 +224,52 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # -- ${...} ------------------------------------------------------------------------------------------------------------
 def _resolved(values: dict[str, Any]) -> dict[str, Any]:
     """The values with every ${key} replaced by the value of that key of the job. Raises ConfigError."""
-    limits = _Limits()
-    return {key: _resolve(value, values, key, (), limits) for key, value in values.items()}
+    count = characters = 0  # of what references make of the job: a few lines of them could fill the memory
 
+    def counted(key: str, text: object, depth: int) -> None:
+        nonlocal count, characters
+        count, characters = count + 1, characters + (len(text) if isinstance(text, str) else 0)
+        if count > MAX_VALUES or characters > MAX_TEXT or depth > MAX_DEPTH:
+            most = f"at most {MAX_VALUES} values or {MAX_TEXT} characters, at most {MAX_DEPTH} references in a chain"
+            raise ConfigError(key, "${...}", "the references stand for too much", most)
 
-class _Limits:
-    """Counts what references make of a job: a few lines of them could fill the memory."""
+    def resolve(value: Any, key: str, users: tuple[str, ...]) -> Any:
+        """users: the keys whose values refer to this one, directly or not."""
+        counted(key, value, len(users))
+        if isinstance(value, dict):
+            return {k: resolve(each, f"{key}.{k}", users) for k, each in value.items()}
+        if isinstance(value, list):
+            return [resolve(each, f"{key}[{k}]", users) for k, each in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        if "${" in REFERENCE.sub("", value):
+            raise ConfigError(key, value, "a reference that does not end", "${, a key and }, as in ${problem.clients}")
+        if whole := REFERENCE.fullmatch(value):  # the value keeps its type: a number, a section, a list
+            return look_up(whole[1], key, value, users)
 
-    def __init__(self) -> None:
-        self._values = self._characters = 0
+        def text_of(found: re.Match[str]) -> str:
+            text = str(look_up(found[1], key, value, users))
+            counted(key, text, len(users))
+            return text
 
-    def count(self, key: str, text: object, depth: int) -> None:
-        """Counts a value, or a text. Raises ConfigError beyond the limits."""
-        self._values += 1
-        self._characters += len(text) if isinstance(text, str) else 0
-        if self._values > MAX_VALUES or self._characters > MAX_TEXT or depth > MAX_DEPTH:
-            expected = (
-                f"at most {MAX_VALUES} values or {MAX_TEXT} characters, at most {MAX_DEPTH} references in a chain"
-            )
-            raise ConfigError(key, "${...}", "the references stand for too much", expected)
+        return REFERENCE.sub(text_of, value)
 
+    def look_up(target: str, key: str, text: str, users: tuple[str, ...]) -> Any:
+        """The resolved value of the dotted key `target`, which the value `text` of `key` refers to."""
+        if key in users:
+            raise ConfigError(key, text, f"it refers to itself, by {' -> '.join(users)} -> {key}", "another reference")
+        node: Any = values
+        for part in target.split("."):
+            if isinstance(node, str):
+                node = resolve(node, target, (*users, key))
+            if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+                node = node[int(part)]
+            elif isinstance(node, dict) and part in node:
+                node = node[part]
+            else:
+                hint = f"a variable of the environment is the shell's: {key}=${target}" if target.isupper() else ""
+                wrong = f"there is no {target or 'key without a name'}"
+                raise ConfigError(key, text, wrong, "${...} of a key of this job", hint)
+        return resolve(node, target, (*users, key))
 
-def _resolve(value: Any, values: dict[str, Any], key: str, users: tuple[str, ...], limits: _Limits) -> Any:
-    """`users`: the keys whose values refer to this one, directly or not."""
-    limits.count(key, value, len(users))
-    if isinstance(value, dict):
-        return {k: _resolve(each, values, f"{key}.{k}", users, limits) for k, each in value.items()}
-    if isinstance(value, list):
-        return [_resolve(each, values, f"{key}[{k}]", users, limits) for k, each in enumerate(value)]
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    if "${" in REFERENCE.sub("", value):
-        raise ConfigError(key, value, "a reference that does not end", "${, a key and }, as in ${problem.clients}")
-    if whole := REFERENCE.fullmatch(value):  # the value keeps its type: a number, a section, a list
-        return _lookup(whole[1], values, key, value, users, limits)
-
-    def looked_up(found: re.Match[str]) -> str:
-        text = str(_lookup(found[1], values, key, value, users, limits))
-        limits.count(key, text, len(users))
-        return text
-
-    return REFERENCE.sub(looked_up, value)
-
-
-def _lookup(target: str, values: dict[str, Any], key: str, text: str, users: tuple[str, ...], limits: _Limits) -> Any:
-    """The resolved value of the dotted key `target`, which the value `text` of `key` refers to."""
-    if key in users:
-        raise ConfigError(key, text, f"it refers to itself, by {' -> '.join(users)} -> {key}", "another reference")
-    node: Any = values
-    for part in target.split("."):
-        if isinstance(node, str):
-            node = _resolve(node, values, target, (*users, key), limits)
-        if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
-            node = node[int(part)]
-        elif isinstance(node, dict) and part in node:
-            node = node[part]
-        else:
-            hint = f"a variable of the environment is the shell's: {key}=${target}" if target.isupper() else ""
-            wrong = f"there is no {target or 'key without a name'}"
-            raise ConfigError(key, text, wrong, "${...} of a key of this job", hint)
-    return _resolve(node, values, target, (*users, key), limits)
+    return {key: resolve(value, key, ()) for key, value in values.items()}

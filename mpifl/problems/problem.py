@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Shard = Sequence["np.ndarray"]  # a client's part of the data, as its rank receives it
+VALIDATION = ("validation_loss", "validation_accuracy")
 Layout = list[tuple[str, tuple[int, ...]]]  # names and shapes of a model's parts, in the order of the flat vector
 
 
@@ -174,7 +176,7 @@ class Problem:
 
         May run in a thread while gradients are computed, unless `draws`.
         """
-        raise NotImplementedError
+        return self.evaluate_with_clients(x)[0]
 
     def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """(T,) int64 labels of the test rows, and (T, C) float64 scores: probabilities under the model x.
@@ -185,7 +187,7 @@ class Problem:
         return None
 
     def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
-        """What `evaluate` and `client_accuracies` return."""
+        """What `evaluate` and `client_accuracies` return; a subclass has this one or `evaluate`."""
         return self.evaluate(x), self.client_accuracies(x)
 
     def client_accuracies(self, x: np.ndarray) -> np.ndarray:
@@ -195,6 +197,16 @@ class Problem:
     def gradient_norm(self, x: np.ndarray) -> float:
         """Euclidean norm of the gradient at x (d,) of what `evaluate` calls train_loss."""
         raise NotImplementedError
+
+
+def metric_values(
+    train: float, test: tuple[float, float], own: np.ndarray, validation: tuple[float, float] | None
+) -> dict[str, float]:
+    """What `Problem.evaluate` returns: losses with accuracies, and the accuracies of clients own (n,)."""
+    known = own[~np.isnan(own)]
+    found = {"train_loss": train, "test_loss": test[0], "test_accuracy": test[1]}
+    found["client_accuracy_mean"] = float(known.mean()) if len(known) else nan
+    return found | (dict(zip(VALIDATION, validation, strict=True)) if validation else {})
 
 
 @dataclass(frozen=True)

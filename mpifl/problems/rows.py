@@ -14,14 +14,24 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.problems.inits import Uniform
-from mpifl.problems.problem import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
+from mpifl.problems.problem import (
+    Data,
+    Init,
+    Layout,
+    Model,
+    Partition,
+    Problem,
+    ProblemSize,
+    Rows,
+    Shard,
+    metric_values,
+)
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
 
 CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
 EVALUATED_AT_ONCE = 16 * CHUNK  # the smallest number of rows that a model is evaluated on at once
 OUTPUTS_AT_ONCE = 640 * CHUNK  # numbers that the widest part of a narrow model may compute at once, from more rows
-VALIDATION = ("validation_loss", "validation_accuracy")
 
 
 @dataclass(frozen=True)
@@ -220,24 +230,12 @@ class RowProblem(Problem):
         with np.errstate(over="ignore", invalid="ignore"):
             return float(np.linalg.norm(self._whole.gradient(x)))
 
-    def evaluate(self, x: np.ndarray) -> dict[str, float]:
-        return self.evaluate_with_clients(x)[0]
-
     def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
         with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread
-            train, _ = self._mean(x, *self._evaluated[0])
-            test, accuracy = self._mean(x, *self._evaluated[1])
-            validation = [self._mean(x, *part) for part in self._evaluated[2:]]
+            (train, _), test, *validation = (self._mean(x, *part) for part in self._evaluated)
             train += self.model.regulariser(x, self.l2, self.layout)
         own = self.client_accuracies(x)
-        metrics = {
-            "train_loss": train,
-            "test_loss": test,
-            "test_accuracy": accuracy,
-            "client_accuracy_mean": float(np.mean(own[~np.isnan(own)])) if self._own.any() else nan,
-            **{key: value for part in validation for key, value in zip(VALIDATION, part)},
-        }
-        return metrics, own
+        return metric_values(train, test, own, validation[0] if validation else None), own
 
     def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         from mpifl.problems.metrics import softmax

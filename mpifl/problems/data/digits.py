@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifl.errors import ConfigError
 from mpifl.problems.problem import Data, RowCounts, Rows
 from mpifl.rng import stream
 
@@ -27,16 +26,9 @@ class Digits(Data):
         return RowCounts(TRAIN, 300, 64, 10, raw=64)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        spec = find_spec("sklearn")  # only the file is needed: importing scikit-learn takes two seconds
-        file = Path(*(spec.submodule_search_locations or [""])) / "datasets/data/digits.csv.gz" if spec else Path()
-        if not file.is_file():
-            raise ConfigError(
-                "problem.data",
-                self.name,
-                "scikit-learn, which has the file, is not installed",
-                "another data set",
-                "or pip install scikit-learn",
-            )
+        sklearn = find_spec("sklearn")  # only the file is needed: importing scikit-learn takes two seconds
+        assert sklearn and sklearn.submodule_search_locations  # mpifl depends on it
+        file = Path(sklearn.submodule_search_locations[0], "datasets/data/digits.csv.gz")
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
         table = table[stream(0, "digits").permutation(len(table))]  # one fixed split, whatever the seed of the run
         x, y = table[:, :-1].astype(np.uint8), table[:, -1]

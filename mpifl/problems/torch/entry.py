@@ -20,8 +20,8 @@ from torch import nn
 from mpifl.errors import ConfigError
 from mpifl.objective import ModuleState, to_numpy
 from mpifl.problems.metrics import softmax
-from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Problem
-from mpifl.problems.rows import VALIDATION, held_out, subsample
+from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Problem, metric_values
+from mpifl.problems.rows import held_out, subsample
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
@@ -125,24 +125,12 @@ class EntryProblem(Problem):
         if self.draws:
             seed_draws(f"{self._seed} evaluation {version}", self._shared.device)
 
-    def evaluate(self, x: np.ndarray) -> dict[str, float]:
-        return self.evaluate_with_clients(x)[0]
-
     def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
         own = self.client_accuracies(x)
-        train, test, validation = (
-            Measured.sum(measure(self._shared, rows) for rows in parts) for parts in self._evaluated
-        )
-        held = (validation.mean_loss, validation.accuracy)
-        known = own[~np.isnan(own)]
-        metrics = {
-            "train_loss": train.mean_loss + self._shared.regulariser(),
-            "test_loss": test.mean_loss,
-            "test_accuracy": test.accuracy,
-            "client_accuracy_mean": float(known.mean()) if len(known) else nan,
-            **(dict(zip(VALIDATION, held, strict=True)) if self.validation_rows else {}),
-        }
-        return metrics, own
+        found = [Measured.sum(measure(self._shared, rows) for rows in parts) for parts in self._evaluated]
+        train, test, validation = ((part.mean_loss, part.accuracy) for part in found)
+        held = validation if self.validation_rows else None
+        return metric_values(train[0] + self._shared.regulariser(), test, own, held), own
 
     def client_accuracies(self, x: np.ndarray) -> np.ndarray:
         self._shared.load_for_evaluation(x)

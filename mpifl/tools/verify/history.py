@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from itertools import product
 from math import inf, isnan, nan, nextafter
 from typing import Any
@@ -74,13 +75,12 @@ class History:
     """whether the run has ended and its file was closed, so that nothing is missing"""
     firm: int
     """updates before which every event is in the tables; all of them in a closed file"""
-    before: np.ndarray = field(init=False)
-    """(updates + 1,) aggregations before each update, and after the last"""
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def before(self) -> np.ndarray:
+        """(updates + 1,) aggregations before each update, and after the last"""
         order = np.arange(self.rows("updates") + 1)
-        made = self.tables["aggregations"]["updates"]
-        object.__setattr__(self, "before", np.searchsorted(made, order, side="right"))
+        return np.searchsorted(self.tables["aggregations"]["updates"], order, side="right")
 
     def rows(self, table: str) -> int:
         """The number of rows of a table."""
