@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import Solver, Svrg
-from mpifl.algorithms.common.rounds import GRADIENT, SOLVE, TwoPhaseRounds
-from mpifl.algorithms.common.vectors import axpy
+from mpifl.algorithms.common.rounds import GRADIENT, TwoPhaseRounds
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.objective import Objective, Vector
 
@@ -33,23 +32,12 @@ class FSVRG(TwoPhaseRounds):
         return replace(super().participation(clients, seed), repeat=2)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), g=0 * x0, sum=0 * x0, samples=clients.samples, phase=GRADIENT, has_x={})
+        return self.two_phase_state(x0, clients, GRADIENT)
 
     def message(self, server: State, i: int) -> Message:
         if server.phase == GRADIENT:
             return Message((server.x,), (server.phase,))
         return Message((server.g,) if i in server.has_x else (server.x, server.g), (server.phase,))
-
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        super().receive(server, i, update, staleness)
-        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
-
-    def aggregate(self, server: State) -> None:
-        mean, server.sum = server.sum, 0 * server.sum
-        if server.phase == GRADIENT:
-            server.g, server.phase = mean, SOLVE
-        else:
-            server.x, server.phase, server.has_x = mean, GRADIENT, {}
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:

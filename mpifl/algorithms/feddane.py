@@ -17,7 +17,6 @@ from typing import Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
-from mpifl.algorithms.common.vectors import axpy
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.config.types import Fraction, NonNegativeFloat
 from mpifl.errors import ConfigError
@@ -44,7 +43,6 @@ class FedDANE(TwoPhaseRounds):
     vectors_up = 2  # `plain` sends one in each phase
     vectors_down = 2
     message_fields = ("w",)
-    sums = ("x_sum", "g_sum")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,10 +54,7 @@ class FedDANE(TwoPhaseRounds):
         return replace(super().participation(clients, seed), repeat=2 if self.same_set else 1)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        phase = GRADIENT if self.variant == "plain" else BOTH
-        return State(
-            x=x0.copy(), g=0 * x0, x_sum=0 * x0, g_sum=0 * x0, samples=clients.samples, phase=phase, t=0, has_x={}
-        )
+        return self.two_phase_state(x0, clients, GRADIENT if self.variant == "plain" else BOTH, t=0)
 
     def message(self, server: State, i: int) -> Message:
         gamma = 0.0 if server.phase == BOTH and server.t == 0 else self.correction * self.decay**server.t
@@ -69,19 +64,9 @@ class FedDANE(TwoPhaseRounds):
             vectors = (server.g,) if i in server.has_x else (server.x, server.g)
         return Message(vectors, (server.phase, gamma))
 
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        super().receive(server, i, update, staleness)
-        if server.phase != GRADIENT:
-            server.x_sum = axpy(server.x_sum, server.weights[i], update.vectors[0])
-        if server.phase != SOLVE:
-            server.g_sum = axpy(server.g_sum, server.weights[i], update.vectors[-1])
-
     def aggregate(self, server: State) -> None:
-        if server.phase != SOLVE:
-            server.g, server.g_sum = server.g_sum, 0 * server.g_sum
-        if server.phase != GRADIENT:
-            server.x, server.x_sum, server.t, server.has_x = server.x_sum, 0 * server.x_sum, server.t + 1, {}
-        server.phase = {GRADIENT: SOLVE, SOLVE: GRADIENT, BOTH: BOTH}[server.phase]
+        server.t += int(server.phase != GRADIENT)
+        super().aggregate(server)
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:

@@ -17,7 +17,6 @@ import numpy as np
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import Momentum, Sgd, Solver, Svrg
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
-from mpifl.algorithms.common.vectors import axpy
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.objective import Objective, Vector
 
@@ -35,7 +34,6 @@ class Mime(TwoPhaseRounds):
     vectors_up = 2  # `lite` sends both in one phase, otherwise each phase sends one
     vectors_down = 3  # c and s; a client that is new in the second phase also gets x
     message_fields = ("x",)
-    sums = ("x_sum", "c_sum")
 
     # -- server --------------------------------------------------------------------------------------------------------
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
@@ -45,32 +43,19 @@ class Mime(TwoPhaseRounds):
         return replace(super().participation(clients, seed), repeat=1 if self.lite else 2)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        phase = BOTH if self.lite else GRADIENT
-        return State(
-            x=x0.copy(), c=0 * x0, s=0 * x0, x_sum=0 * x0, c_sum=0 * x0, samples=clients.samples, phase=phase, has_x={}
-        )
+        return self.two_phase_state(x0, clients, BOTH if self.lite else GRADIENT, s=0 * x0)
 
     def message(self, server: State, i: int) -> Message:
         x = () if server.phase == SOLVE and i in server.has_x else (server.x,)
-        c = (server.c,) if server.phase == SOLVE else ()
+        c = (server.g,) if server.phase == SOLVE else ()
         s = (server.s,) if server.phase != GRADIENT and self.momentum else ()
         return Message((*x, *c, *s), (server.phase,))
 
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        super().receive(server, i, update, staleness)
-        if server.phase != GRADIENT:
-            server.x_sum = axpy(server.x_sum, server.weights[i], update.vectors[0])
-        if server.phase != SOLVE:
-            server.c_sum = axpy(server.c_sum, server.weights[i], update.vectors[-1])
-
     def aggregate(self, server: State) -> None:
-        if server.phase != SOLVE:
-            server.c, server.c_sum = server.c_sum, 0 * server.c_sum
-        if server.phase != GRADIENT:
-            server.x, server.x_sum = server.x_sum, 0 * server.x_sum
-            server.s = (1 - self.momentum) * server.c + self.momentum * server.s
-            server.has_x = {}
-        server.phase = {GRADIENT: SOLVE, SOLVE: GRADIENT, BOTH: BOTH}[server.phase]
+        solved = server.phase != GRADIENT
+        super().aggregate(server)
+        if solved:
+            server.s = (1 - self.momentum) * server.g + self.momentum * server.s
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -175,9 +175,17 @@ class OptimizedAveraging(ModelAveraging):
 class TwoPhaseRounds(SampledRounds):
     """Base of algorithms that average gradients in one phase, and local solutions that use the average in the next.
 
-    Their server state has `phase`, one of GRADIENT, SOLVE, BOTH, and `has_x`: {i: True} for the clients that sent a
-    gradient at x, and so have x in the next phase. Other members, new or rolled back, are sent x as well.
+    Their server state has `phase`, one of GRADIENT, SOLVE, BOTH; the mean gradient g; and `has_x`: {i: True} for the
+    clients that sent a gradient at x, and so have x in the next phase. Other members, new or rolled back, are sent x
+    as well.
     """
+
+    sums = ("x_sum", "g_sum")
+
+    def two_phase_state(self, x0: Vector, clients: Clients, phase: int, **more: Any) -> State:
+        """The server's state before the first phase, with what else a method has."""
+        vectors = dict.fromkeys(("g", *self.sums), 0 * x0)
+        return State(x=x0.copy(), **vectors, samples=clients.samples, phase=phase, has_x={}, **more)
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         return self.member_weights(clients)
@@ -185,6 +193,17 @@ class TwoPhaseRounds(SampledRounds):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         if server.phase == GRADIENT:
             server.has_x[i] = True
+        else:
+            server.x_sum = axpy(server.x_sum, server.weights[i], update.vectors[0])
+        if server.phase != SOLVE:
+            server.g_sum = axpy(server.g_sum, server.weights[i], update.vectors[-1])
+
+    def aggregate(self, server: State) -> None:
+        if server.phase != SOLVE:
+            server.g, server.g_sum = server.g_sum, 0 * server.g_sum
+        if server.phase != GRADIENT:
+            server.x, server.x_sum, server.has_x = server.x_sum, 0 * server.x_sum, {}
+        server.phase = {GRADIENT: SOLVE, SOLVE: GRADIENT, BOTH: BOTH}[server.phase]
 
     def on_client_rollback(self, server: State, i: int) -> None:
         server.has_x = {j: w for j, w in server.has_x.items() if j != i}
