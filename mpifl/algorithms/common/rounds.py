@@ -184,8 +184,9 @@ class TwoPhaseRounds(SampledRounds):
 
     def two_phase_state(self, x0: Vector, clients: Clients, phase: int, **more: Any) -> State:
         """The server's state before the first phase, with what else a method has."""
-        vectors = dict.fromkeys(("g", *self.sums), 0 * x0)
-        return State(x=x0.copy(), **vectors, samples=clients.samples, phase=phase, has_x={}, **more)
+        return State(
+            x=x0.copy(), g=0 * x0, x_sum=0 * x0, g_sum=0 * x0, samples=clients.samples, phase=phase, has_x={}, **more
+        )
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         return self.member_weights(clients)
