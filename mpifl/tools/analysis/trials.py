@@ -76,15 +76,13 @@ class Trial:
 
         Rows in which one of them is missing are left out; a metric that the run does not have has none.
         """
+        import pandas as pd
+
         if metric not in self.evaluations:
             return np.empty(0), np.empty(0)
-        xs, ys = (self.evaluations[name].to_numpy(float) for name in (PROGRESS[x], metric))
-        known = ~(np.isnan(xs) | np.isnan(ys))
-        xs, ys = xs[known], ys[known]
-        order = np.argsort(xs, kind="stable")
-        xs, ys = xs[order], ys[order]
-        last = np.append(xs[1:] != xs[:-1], True)[: len(xs)]
-        return xs[last], ys[last]
+        pairs = pd.DataFrame({"x": self.evaluations[PROGRESS[x]], "y": self.evaluations[metric]}, dtype=float).dropna()
+        pairs = pairs.sort_values("x", kind="stable").drop_duplicates("x", keep="last")
+        return pairs.x.to_numpy(), pairs.y.to_numpy()
 
 
 @dataclass(frozen=True)

@@ -100,11 +100,12 @@ class History:
                 table, k, column, self.tables[table][column][k], expected(k) if callable(expected) else expected
             )
 
-    def expect_increasing(self, table: str, column: str) -> None:
-        """Raises Contradiction for the first row with less than the one before."""
+    def expect_increasing(self, table: str, column: str, rows: np.ndarray | slice = slice(None)) -> None:
+        """Raises Contradiction for the first of these rows with less than the one before."""
         values = self.tables[table][column]
-        good = np.concatenate([np.ones(min(1, len(values)), bool), values[1:] >= values[:-1]])
-        self.expect(table, column, good, lambda k: f"at least {values[k - 1]}, as in the row before")
+        rows, before = np.arange(len(values))[rows], values.copy()
+        before[rows[1:]] = values[rows[:-1]]
+        self.expect(table, column, ~(values < before), lambda k: f"at least {before[k]}, as in the row before")
 
 
 def wrong(table: str, row: int, column: str, value: object, expected: object) -> Contradiction:
@@ -270,12 +271,8 @@ def _instants(h: History, table: str, low: np.ndarray) -> None:
     at = np.clip(updates, 0, total)
     good = ~known | ((version >= low[at]) & (version <= h.before[at]))
     h.expect(table, "version", good, lambda k: f"{low[at[k]]} to {h.before[at[k]]} after {updates[k]} updates")
-    rows = np.flatnonzero(known)
-    fewer, older = np.diff(updates[rows]) < 0, (np.diff(version[rows]) < 0) & (np.diff(updates[rows]) == 0)
-    for name, decreases in (("updates", fewer), ("version", older)):
-        good = np.ones(len(updates), bool)
-        good[rows[1:]] = ~decreases
-        h.expect(table, name, good, "not less than in the row before")
+    h.expect_increasing(table, "updates", known)
+    h.expect_increasing(table, "version", known)  # of rows between the same two updates, and so of all
 
 
 # -- the order of events -----------------------------------------------------------------------------------------------
@@ -590,10 +587,7 @@ def _logged(h: History, rules: Rules) -> None:
     for name, rows, table in (("update", update, "updates"), ("aggregation", aggregation, "aggregations")):
         good = (rows >= -1) & (rows < h.rows(table)) & ((update < 0) != (aggregation < 0))
         h.expect("logged", name, good, f"a row of {table}, or -1 where the number has one of the other table")
-        own = np.flatnonzero(rows >= 0)
-        good = np.ones(len(rows), bool)
-        good[own[1:]] = np.diff(rows[own]) >= 0
-        h.expect("logged", name, good, "no less than in the row before")
+        h.expect_increasing("logged", name, rows >= 0)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

@@ -124,11 +124,10 @@ def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
 
 def _columns(run: Run, table: str, names: list[str], rows: int | None) -> dict[str, np.ndarray]:
     found = {name: run.rows(table, name, 0, rows) for name in names}
-    for name, values in found.items():
-        if values.dtype.kind in "SO":
-            texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()]
-            found[name] = np.array(texts, object)
-    return found
+    return {
+        name: np.char.decode(values, "utf-8", "replace").astype(object) if values.dtype.kind == "S" else values
+        for name, values in found.items()
+    }
 
 
 # -- what the job says -------------------------------------------------------------------------------------------------
