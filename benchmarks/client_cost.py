@@ -64,7 +64,7 @@ def numpy_step(repeats: int, steps: int) -> dict[str, Any]:
     x, y = draw.random((ROWS, FEATURES), np.float32), draw.integers(0, CLASSES, ROWS)
     settings = ProblemSettings(clients=1, batch_size=BATCH, l2=L2)
     model = Logistic()
-    meta = {"samples": [ROWS], "clients": 1, "layout": model.layout(FEATURES, CLASSES)}
+    meta = {"samples": [ROWS], "clients": 1, "layout": model.layout(FEATURES, CLASSES), "classes": CLASSES}
     objective = model.objective(settings, meta, [x, y], 0, 0)
     algorithm, x0 = FedAvg(step_size=STEP, local_steps=steps), np.zeros(FEATURES * CLASSES, np.float32)
     hot = np.zeros((ROWS, CLASSES), np.float32)

@@ -17,7 +17,7 @@ from mpifl.problems.problem_section import ProblemConfig
 
 def client(samples: int, batch: int | None, i: int = 0, seed: int = 0, drop_last: bool = False) -> Any:
     config = ProblemConfig(clients=2, batch_size=batch, drop_last=drop_last)
-    meta = {"samples": [samples, samples], "clients": 2, "layout": [["W", [3, 2]]]}
+    meta = {"samples": [samples, samples], "clients": 2, "layout": [["W", [3, 2]]], "classes": 2}
     shard: list[Any] = [np.zeros((samples, 3), np.float32), np.zeros(samples, np.int64)]
     return Logistic().objective(config, meta, shard, i, seed)
 
