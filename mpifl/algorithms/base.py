@@ -392,6 +392,10 @@ class Algorithm(Config):
         """g(x) of an algorithm that minimises f + g; evaluations add it to the training loss."""
         return 0.0
 
+    def gradient_mapping(self, x: np.ndarray, gradient: np.ndarray) -> np.ndarray | None:
+        """(d,) G_eta(x) of an algorithm that minimises f + g, from the gradient of f at x; None: there is no g."""
+        return None
+
     def effective_steps(self, clients: Clients) -> np.ndarray | None:
         """(n,) by how much one local step of client i moves the global model, as a multiple of the client's gradient.
 

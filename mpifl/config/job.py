@@ -91,7 +91,8 @@ class Evaluate(Config):
     updates: PositiveInt | None = None
     """updates that the server has consumed"""
     gradient: bool = False
-    """also measure the norm of the training loss's gradient, without a method's own penalty"""
+    """also measure the norm of the training loss's gradient, without a method's own g; where a method minimises f + g
+    also that of the gradient mapping"""
     clients: bool = False
     """also measure the model on each client's own test rows: accuracies by client, their quartiles, worst tenth,
     variance"""

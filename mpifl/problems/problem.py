@@ -194,8 +194,8 @@ class Problem:
         """(n,) accuracy of the model x (d,) on each client's own test rows; nan where a client has none."""
         return np.full(self.clients, np.nan)
 
-    def gradient_norm(self, x: np.ndarray) -> float:
-        """Euclidean norm of the gradient at x (d,) of what `evaluate` calls train_loss."""
+    def gradient(self, x: np.ndarray) -> np.ndarray:
+        """(d,) the gradient at x (d,) of what `evaluate` calls train_loss."""
         raise NotImplementedError
 
 

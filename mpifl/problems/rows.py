@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.objective import Objective
+from mpifl.objective import Objective, to_numpy
 from mpifl.problems.inits import Uniform
 from mpifl.problems.problem import (
     Data,
@@ -223,12 +223,12 @@ class RowProblem(Problem):
                 right[i] = self._measure(x, self._x_own[mine], self._y_own[mine])[1] / self._own[i]
         return right
 
-    def gradient_norm(self, x: np.ndarray) -> float:
+    def gradient(self, x: np.ndarray) -> np.ndarray:
         if self._whole is None:
             meta = {**self.meta, "samples": [len(self._y)], "total": len(self._y), "clients": 1}
             self._whole = self.model.objective(self._settings, meta, [self._x, self._y], 0, 0)
         with np.errstate(over="ignore", invalid="ignore"):
-            return float(np.linalg.norm(self._whole.gradient(x)))
+            return to_numpy(self._whole.gradient(x))
 
     def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
         with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread

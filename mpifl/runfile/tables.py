@@ -137,8 +137,11 @@ class EvaluationRow(NamedTuple):
     client_accuracy_variance: Annotated[float, Column("f8", missing=nan)] = nan
     """variance of these accuracies (the sum of squares is divided by m); NaN unless `evaluate.clients`"""
     gradient_norm: Annotated[float, Column("f8", missing=nan)] = nan
-    """Euclidean norm of the gradient of the training loss at the model, without a method's own regulariser; NaN unless
+    """Euclidean norm of the gradient of f at the model, f the training loss without a method's own g; NaN unless
     `evaluate.gradient`"""
+    gradient_mapping: Annotated[float, Column("f8", missing=nan)] = nan
+    """Euclidean norm of the gradient mapping (x - prox_{eta g}(x - eta grad f(x)))/eta at the model x, eta the
+    method's; NaN unless `evaluate.gradient` and the method minimises f + g"""
     age: Annotated[float, Column("f8", "s", missing=nan)] = 0.0
     """time from when the evaluation was due to `time`; 0 under the virtual clock"""
 

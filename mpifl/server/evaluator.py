@@ -80,6 +80,7 @@ class Evaluator:
         clients: bool = False,
         metrics: Mapping[str, Metric] | None = None,
         penalty: Callable[[Vector], float] = lambda x: 0.0,
+        gradient_mapping: Callable[[np.ndarray, np.ndarray], np.ndarray | None] = lambda x, gradient: None,
         first: np.ndarray | float = nan,
         best: float = nan,
         rows: int = 0,
@@ -91,10 +92,11 @@ class Evaluator:
     ) -> None:
         """
         accuracy  the target, if any
-        gradient  also record the gradient norm
+        gradient  also record the gradient norm, and that of the gradient mapping if there is one
         clients   also record the accuracy on each client's own test rows
         metrics   functions of the test rows' labels and scores, by name
         penalty   penalty(x) is added to the training loss
+        gradient_mapping  as `Algorithm.gradient_mapping`
         first     (n,) the clients' accuracies until they report one
         best      the highest mean personal accuracy so far (BMTA)
         rows      number of evaluations that the run file has from earlier sessions
@@ -104,7 +106,8 @@ class Evaluator:
         """
         self.keep, self.kept, self._plateau, self._patience = keep, kept, plateau, plateau_evaluations
         self._problem, self._writer = problem, writer
-        self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
+        self._gradient, self._penalty, self._mapping = gradient, penalty, gradient_mapping
+        self._first, self.best = first, best
         self._deterministic, self._accuracy = deterministic, accuracy
         self._clients, self._metrics, self._rows, self._alone = clients, metrics or {}, rows, alone
         self._failed: RunFailed | None = None  # the error of a user's metric
@@ -177,7 +180,7 @@ class Evaluator:
             metrics = self._problem.evaluate(x)
         metrics["train_loss"] += self._penalty(x)
         if self._gradient:
-            metrics["gradient_norm"] = self._problem.gradient_norm(x)
+            metrics |= self._gradient_norms(x)
         if accuracies is not None:
             accuracies = np.where(np.isnan(accuracies), self._first, accuracies)
             metrics |= self._personal_accuracies(accuracies)
@@ -198,6 +201,14 @@ class Evaluator:
         if self._plateau:
             self._plateau.add(metrics.get(self._plateau.metric, nan))
             self.reached |= self._plateau.age >= self._patience
+
+    def _gradient_norms(self, x: Vector) -> dict[str, float]:
+        with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread
+            gradient = self._problem.gradient(x)
+            norms = {"gradient_norm": float(np.linalg.norm(gradient))}
+            if (mapping := self._mapping(x, gradient)) is not None:
+                norms["gradient_mapping"] = float(np.linalg.norm(mapping))
+        return norms
 
     def _personal_accuracies(self, accuracies: np.ndarray) -> dict[str, float]:
         """Mean, quartiles, and the best mean so far (BMTA), over the clients that have test rows."""

@@ -103,6 +103,7 @@ class Session:
             accuracy=job.stop.accuracy if live else None,  # a replay ends with its record
             gradient=job.evaluate.gradient, clients=job.evaluate.clients,
             metrics=load_metrics(job.evaluate.metrics), penalty=job.algorithm.penalty,
+            gradient_mapping=job.algorithm.gradient_mapping,
             first=self.problem.client_accuracies(self.problem.initial(job.seed)),
             best=snapshot.evaluator.best if snapshot else np.nan, rows=rows,
             alone=self.problem.draws and isinstance(self.transport, InProcessTransport),

@@ -174,7 +174,11 @@ def test_a_latex_table_compiles(tmp_path: Path) -> None:
         ("formats", "jpg", "one of md, csv, tex, png, pdf, svg"),
         ("formats", ",", "names, separated by commas"),
         ("x", "epochs", "one of time, updates"),
-        ("figures", "acuracy", "one of accuracy, loss, gradient, staleness, client-updates, step-size-accuracy, step-"),
+        (
+            "figures",
+            "acuracy",
+            "one of accuracy, loss, gradient, gradient-mapping, staleness, client-updates, step-size-accuracy, step-",
+        ),
         ("columns", "acc", "one of train_loss"),
         ("width", "33", "inches, from 2 to 12"),
         ("width", "wide", "a number"),

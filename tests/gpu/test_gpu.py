@@ -75,7 +75,8 @@ def test_models_are_measured_on_the_gpu_as_on_the_cpu() -> None:
         problem = load(mpifl.load_job(case).problem)
         facts = problem.prepare(ComputeResources())
         assert facts["device"] == device
-        found.append([*problem.evaluate(problem.initial(0)).values(), problem.gradient_norm(problem.initial(0))])
+        x = problem.initial(0)
+        found.append([*problem.evaluate(x).values(), *problem.gradient(x)])
     close(np.nan_to_num(found[1]), np.nan_to_num(found[0]), 1e-9)
 
 

@@ -27,7 +27,7 @@ NEW = {
         "client_accuracy_q25", "client_accuracy_median", "client_accuracy_q75", "client_accuracy_worst",
         "client_accuracy_variance",
         "personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75", "personal_accuracy_best",
-        "client_accuracy_mean", "gradient_norm", "age", "validation_loss", "validation_accuracy",
+        "client_accuracy_mean", "gradient_norm", "gradient_mapping", "age", "validation_loss", "validation_accuracy",
     ],
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from math import isnan, nan
+from math import isnan, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ class Fake:
     def evaluate(self, x: Vector) -> dict[str, float]:
         return {"train_loss": 2.0, "test_loss": 3.0, "test_accuracy": 0.5}
 
-    def gradient_norm(self, x: Vector) -> float:
+    def gradient(self, x: Vector) -> np.ndarray:
         self.asked += 1
-        return float(np.abs(x).sum())
+        return 4 * np.abs(x)
 
     def evaluate_with_clients(self, x: Vector) -> tuple[dict[str, float], np.ndarray]:
         return {**self.evaluate(x), "client_accuracy_mean": 0.4}, FIRST
@@ -79,7 +79,9 @@ def test_a_penalty_belongs_to_the_training_loss() -> None:
 
 def test_the_gradient_is_measured_where_it_is_asked_for() -> None:
     (row,) = Fake().look(None, x=3.0, gradient=True)
-    assert row["gradient_norm"] == 6.0
+    assert row["gradient_norm"] == pytest.approx(12 * sqrt(2)) and "gradient_mapping" not in row
+    (row,) = Fake().look(None, x=3.0, gradient=True, gradient_mapping=lambda x, gradient: gradient - x)
+    assert row["gradient_mapping"] == pytest.approx(sqrt(9**2 + 15**2))
 
 
 def test_a_client_not_heard_from_counts_with_the_first_model() -> None:
@@ -207,7 +209,8 @@ def test_a_method_without_personal_models(tmp_path: Path) -> None:
     mpifl.run(job(path, {"name": "area", "step_size": 0.3})).close()
     with open_run(path) as run:
         assert run.evaluations.filter(like="personal").isna().all(axis=None)
-        assert run.evaluations.client_accuracy_mean.notna().all() and run.evaluations.gradient_norm.isna().all()
+        assert run.evaluations.client_accuracy_mean.notna().all()
+        assert run.evaluations[["gradient_norm", "gradient_mapping"]].isna().all(axis=None)
 
 
 def test_accuracies_by_client_in_the_run_file(tmp_path: Path) -> None:
@@ -240,7 +243,7 @@ def test_the_worst_tenth(m: int, worst: float) -> None:
 
 
 def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:
-    """The training loss is f + g at the model; the gradient norm is that of f."""
+    """The training loss is f + g at the model; the gradient norm is that of f, the gradient mapping that of f + g."""
     path = tmp_path / "run.h5"
     section = {"name": "feddr", "eta": 0.1, "step_size": 0.1, "regulariser": {"name": "l1", "tau": 0.02}}
     clock = {"mode": "virtual", "delay": "fixed"}
@@ -250,7 +253,10 @@ def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:
     with open_run(path) as run:
         last, x = run.evaluations.iloc[-1], run.model
         close(last.train_loss, problem.evaluate(x)["train_loss"] + 0.02 * np.abs(x).sum())
-        close(last.gradient_norm, problem.gradient_norm(x))
+        gradient = problem.gradient(x)
+        close(last.gradient_norm, np.linalg.norm(gradient))
+        v = x - 0.1 * gradient
+        close(last.gradient_mapping, np.linalg.norm(x - np.sign(v) * np.maximum(np.abs(v) - 0.002, 0)) / 0.1)
         assert np.abs(x).sum() > 1 and run.evaluations.gradient_norm.nunique() > 1
 
 

@@ -199,6 +199,11 @@ WRONG = [
         "method AREA, algorithm.step_size 10, clock.delay.spread 0, seed 0 has no gradient norm",
     ),
     (
+        "trials: 2\nset: {evaluate.gradient: true}\nselect: {over: method, by: gradient_mapping}",
+        "trials: 2",
+        "seed 0 has no gradient mapping; expected runs that have it; select by gradient_norm: its method has no g",
+    ),
+    (
         "trials: 2\nselect: {over: method, rule: largest-finite}",
         "trials: 2",
         "method has the value AREA; expected an axis of numbers",
@@ -234,6 +239,16 @@ def test_wrong(write: Write, tmp_path: Path, refused: Callable[..., str], new: s
     for options in (["--dry-run"], []):
         assert says in refused("sweep", study, *options)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_gradient_of_f_alone_does_not_select_among_minimisers_of_f_plus_g(
+    write: Write, refused: Callable[..., str]
+) -> None:
+    composite = ("name: fedavg, cohort: 3}", "name: feddr, cohort: 3, regulariser: {name: l1}}")
+    study = write("set: {evaluate.gradient: true}\nselect: {over: method, by: gradient_norm}\n", composite)
+    said = refused("sweep", study, "--dry-run")
+    assert "method FedAvg" in said and "has no gradient norm that is 0 at its optimum" in said
+    assert said.endswith("select by gradient_mapping: its method minimises f + g\n")
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,13 @@ class DouglasRachford(LocalTraining):
     def penalty(self, x: Vector) -> float:
         return self.regulariser.value(x)
 
+    def gradient_mapping(self, x: np.ndarray, gradient: np.ndarray) -> np.ndarray | None:
+        """(x - prox_{eta g}(x - eta grad f(x))) / eta with the method's own eta, as in the theorems of the paper."""
+        if isinstance(self.regulariser, NoRegulariser):
+            return None
+        x = x.astype(np.float64)
+        return np.asarray((x - self.regulariser.prox(x - self.eta * gradient, self.eta)) / self.eta)
+
     def init_client(self, x0: Vector, i: int) -> State:
         return State(y=x0, x=x0, xhat=x0)
 

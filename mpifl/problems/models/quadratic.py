@@ -155,9 +155,9 @@ class QuadraticProblem(Problem):
         loss = total / (2 * self.clients)
         return {"train_loss": loss, "test_loss": float("nan"), "test_accuracy": float("nan")}
 
-    def gradient_norm(self, x: np.ndarray) -> float:
+    def gradient(self, x: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):
-            return float(np.linalg.norm((self._a * (x - self._c.astype(np.float64))).mean(0)))
+            return np.asarray((self._a * (x - self._c.astype(np.float64))).mean(0))
 
     def optimum(self, weights: np.ndarray | None = None) -> np.ndarray:
         """(d,) float64 minimiser of sum_i weights_i f_i; uniform weights where none are given."""

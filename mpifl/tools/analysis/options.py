@@ -22,7 +22,8 @@ METRICS = tuple(name for name in EvaluationRow._fields if name not in NOT_METRIC
 COMPUTED = ("rho", "global_steps", "updates_per_second", "staleness")  # columns of the table besides metrics
 CLIENTS = tuple(f"client_accuracy_{name}" for name in SUMMARY)  # metrics of `evaluate.clients`
 VARIANCE = "client_accuracy_variance"
-CURVES = {"accuracy": "test_accuracy", "loss": "train_loss", "gradient": "gradient_norm"}  # figures and their metrics
+CURVES = {"accuracy": "test_accuracy", "loss": "train_loss", "gradient": "gradient_norm",
+          "gradient-mapping": "gradient_mapping"}  # figures and their metrics  # fmt: skip
 FIGURES = (*CURVES, "staleness", "client-updates", "step-size-accuracy", "step-size-loss", "timeline")
 WIDTHS = (2.0, 12.0)  # inches, least and greatest
 
@@ -97,8 +98,8 @@ class Options:
     @property
     def metrics(self) -> frozenset[str]:
         """The metrics that the report may show."""
-        names = {*(self.columns or ()), *(self.figures or ()), "test_accuracy", "train_loss", "test_loss",
-                 "gradient_norm", "personal_accuracy_mean", "personal_accuracy_best", *CLIENTS}  # fmt: skip
+        names = {*(self.columns or ()), *(self.figures or ()), *CURVES.values(), "test_loss", "personal_accuracy_mean",
+                 "personal_accuracy_best", *CLIENTS}  # fmt: skip
         return frozenset(names & set(METRICS))
 
     @property

@@ -12,6 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from mpifl.config import read
 from mpifl.config.job import NOT_IDENTITY, Job
 from mpifl.config.packaged import find_file
@@ -51,7 +53,9 @@ class Select(Config):
     over: str | list[str]
     """the axis, or the key inside a named axis, whose values are selected; a list: the combination of those that a
     method has"""
-    by: Literal["train_loss", "validation_loss", "validation_accuracy", "gradient_norm"] = "train_loss"
+    by: Literal["train_loss", "validation_loss", "validation_accuracy", "gradient_norm", "gradient_mapping"] = (
+        "train_loss"
+    )
     """the metric that decides: of the training rows, or of the validation rows (`problem.validation_split`)"""
     at: Literal["last", "best"] = "last"
     """last: at a trial's last evaluation; best: at its best one"""
@@ -266,11 +270,23 @@ def _check_metric(select: Select | None, runs: Sequence[StudyRun]) -> None:
     for run in runs:
         if select.by.startswith("validation_") and run.job.problem.validation_split is None:
             what, remedy = "validation rows", "set problem.validation_split, such as 0.1"
-        elif select.by == "gradient_norm" and not run.job.evaluate.gradient:
-            what, remedy = "gradient norm", "set evaluate.gradient: true"
+        elif select.by.startswith("gradient_") and not run.job.evaluate.gradient:
+            what, remedy = select.by.replace("_", " "), "set evaluate.gradient: true"
+        elif select.by == "gradient_norm" and _is_composite(run.job):
+            what, remedy = (
+                "gradient norm that is 0 at its optimum",
+                "select by gradient_mapping: its method minimises f + g",
+            )
+        elif select.by == "gradient_mapping" and not _is_composite(run.job):
+            what, remedy = "gradient mapping", "select by gradient_norm: its method has no g"
         else:
             continue
         raise ConfigError("select.by", select.by, f"{describe(run)} has no {what}", "runs that have it", remedy)
+
+
+def _is_composite(job: Job) -> bool:
+    """Whether the job's method minimises f + g."""
+    return job.algorithm.gradient_mapping(np.zeros(1), np.zeros(1)) is not None
 
 
 def _trials(
