@@ -101,6 +101,7 @@ def test_step_sizes(tmp_path: Path) -> None:
     found = [Group({"method": m, "step_size": s}, [trial([0.1, s / 100]), trial([0.1, s / 50])])
              for m, s in (("a", 1), ("a", 10), ("b", 10), ("b", 20))]  # fmt: skip
     found += [Group({"method": "a", "step_size": 100}, [trial([0.1, np.inf])])]
+    found += [Group({"method": "b", "step_size": 50}, [trial([0.1, np.nan]), trial([0.1, 0.2])])]
     figure = draw_figure("step-size-accuracy", found, Options())
     (ax,) = figure.axes
     assert ax.get_xscale() == "log" and ax.get_xlabel() == "step size"

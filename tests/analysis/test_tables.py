@@ -75,6 +75,20 @@ def test_what_it_takes_to_reach_an_accuracy() -> None:
     assert row["time to 90 % (s)"] == "-", "without accuracies nobody knows"
 
 
+def test_a_trial_that_diverged_is_counted_and_ends_the_curve() -> None:
+    """Its loss is infinite or NaN at the last evaluation and was finite before; the mean is over the others."""
+    losses = [[4.0, 2.0, 1.0], [4.0, 3.0, np.nan], [4.0, 3.0, np.inf]]
+    group = Group({"method": "a"}, [trial([0.1, 0.2, 0.3], train_loss=row) for row in losses])
+    table = build_table([group], Options())
+    (row,) = columns(table.text())
+    assert row["train loss"] == "1.00, 2 of 3 diverged" and row["accuracy %"] == "30.00 (30.00-30.00)"
+    assert any(note.startswith("Diverged: infinite or NaN at the last evaluation") for note in table.notes)
+    curve = group.curve("train_loss")["mean"]
+    assert curve.iloc[1] == pytest.approx(8 / 3) and not np.isfinite(curve.iloc[2])
+    every = build_table([Group({"method": "a"}, group.trials[1:])], Options())
+    assert columns(every.text())[0]["train loss"] == "diverged, 2 of 2"
+
+
 def test_labels_that_a_spreadsheet_would_compute_are_quoted() -> None:
     """In report.csv; numbers, also as text, stay."""
     labels = ["=cmd|' /c calc'!A0", "@a", "-x", "-0.5", -0.5, "plain"]

@@ -223,7 +223,8 @@ def step_size_figure(groups: Sequence[Group], metric: str, options: Options) -> 
     for group in groups:
         rest, values = _without(group, label), group.last(metric) * scale
         points = lines.setdefault(rest.name, (rest, []))[1]
-        if group.labels[label] is not None and len(values) and np.isfinite(values).all():
+        diverged = any(trial.diverged(metric) for trial in group.trials)
+        if group.labels[label] is not None and len(values) and not diverged and np.isfinite(values).all():
             points.append((float(group.labels[label]), *map(float, mean_and_spread(values, options.spread))))
 
     def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:

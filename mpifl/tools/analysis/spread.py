@@ -14,7 +14,7 @@ SPREADS = {
 def mean_and_spread(values: np.ndarray, spread: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The mean over the first axis, and the two ends of its spread.
 
-    values: (trials, ...), without NaN, at least one trial. Of one trial all three are its value.
+    values: (trials, ...), at least one trial; of NaN comes NaN. Of one trial all three are its value.
 
     range  smallest and largest value
     sd     mean -+ s, s the standard deviation with divisor trials - 1

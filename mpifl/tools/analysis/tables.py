@@ -37,6 +37,7 @@ RHO_NOTE = (
     "rho = t_80 / t_h: t_80 is the first evaluation at which the mean accuracy over the trials is 80 % or more, t_h "
     "the horizon stop.time (else the last evaluation); >1: 80 % is not reached."
 )
+DIVERGED_NOTE = "Diverged: infinite or NaN at the last evaluation, finite at an earlier one."
 RATE_NOTE = "Updates/s are in the run's clock."
 PERSONAL = ("personal_accuracy_mean", "personal_accuracy_best")
 CONVENTIONS_ADVICE = "Compare their effective steps, which mpifl check JOB.yaml prints, not their step_size."
@@ -159,7 +160,12 @@ def _cell(group: Group, name: str, spread: str) -> str:
         return format_number(known_mean([trial.rate for trial in group.trials]), 1)
     if name == "staleness":
         return format_number(known_mean([trial.staleness for trial in group.trials]), 2)
-    return format_spread(group.last(name) * scale_of(name), trials, spread)
+    diverged = sum(trial.diverged(name) for trial in group.trials)
+    if not diverged:
+        return format_spread(group.last(name) * scale_of(name), trials, spread)
+    values = group.last(name)
+    text = format_spread(values[np.isfinite(values)] * scale_of(name), trials - diverged, spread)
+    return f"{text}, {diverged} of {trials} diverged" if diverged < trials else f"diverged, {trials} of {trials}"
 
 
 def _reach_cell(group: Group, accuracy: float, unit: str, spread: str) -> str:
@@ -174,6 +180,8 @@ def _reach_cell(group: Group, accuracy: float, unit: str, spread: str) -> str:
 def _notes(groups: Sequence[Group], options: Options, names: Sequence[str]) -> list[str]:
     notes = [f"Metrics are those of each trial's last evaluation: {SPREADS[options.spread]} over the trials that have "
              "them."]  # fmt: skip
+    if any(trial.diverged(name) for group in groups for trial in group.trials for name in names):
+        notes.append(DIVERGED_NOTE)
     if options.reach:
         notes.append("What it takes to reach an accuracy is up to the first evaluation with it, over the trials that "
                      "reach it.")  # fmt: skip

@@ -71,16 +71,22 @@ class Trial:
         known = len(self.evaluations) and metric in self.evaluations
         return float(self.evaluations[metric].iloc[-1]) if known else np.nan
 
+    def diverged(self, metric: str) -> bool:
+        """Whether the metric is infinite or NaN at the last evaluation, and was not so before."""
+        return not np.isfinite(self.last(metric)) and bool(np.isfinite(self.evaluations.get(metric, [])).any())
+
     def curve(self, metric: str, x: str = "time") -> tuple[np.ndarray, np.ndarray]:
         """A column of PROGRESS, ascending, and the metric there; the last of several values at one place.
 
-        Rows in which one of them is missing are left out; a metric that the run does not have has none.
+        Rows without the quantity are left out, and those before the first value of the metric: a later one without a
+        value is NaN, as the run has diverged. A metric that the run does not have has no rows.
         """
         import pandas as pd
 
         if metric not in self.evaluations:
             return np.empty(0), np.empty(0)
-        pairs = pd.DataFrame({"x": self.evaluations[PROGRESS[x]], "y": self.evaluations[metric]}, dtype=float).dropna()
+        pairs = pd.DataFrame({"x": self.evaluations[PROGRESS[x]], "y": self.evaluations[metric]}, dtype=float)
+        pairs = pairs[pairs.x.notna() & (pairs.y.notna().cumsum() > 0)]
         pairs = pairs.sort_values("x", kind="stable").drop_duplicates("x", keep="last")
         return pairs.x.to_numpy(), pairs.y.to_numpy()
 
@@ -117,7 +123,8 @@ class Group:
         """The metric over the trials, by time or another column of PROGRESS: mean, low and high (`mean_and_spread`).
 
         Times are those of all trials together; between its evaluations, and after the last one of a completed trial, a
-        trial keeps its value. The curve starts when every trial has a value and ends where an unfinished one does.
+        trial keeps its value. The curve starts when every trial has a value and ends where an unfinished one does. It
+        is not finite from where a trial diverges.
         """
         import pandas as pd
 

@@ -27,6 +27,7 @@ from mpifl.tools.reproduce.values import (
     axis_number,
     axis_of,
     find,
+    is_null_model,
     label_text,
     matches,
     mean_curve,
@@ -43,6 +44,10 @@ MAX_BANDS = 4  # a panel with more curves has no bands
 NOTATION = (
     "A bound such as >1 is not judged. z is the difference of the means in standard errors, the published standard "
     "deviation being estimated as the range of ten trials divided by 3.08."
+)
+NULL_NOTE = (
+    "The final model is the zero vector, or is measured as the first model is, to the last bit. Claims that compare "
+    "such trials are not decided."
 )
 SKIP = "<!-- test: skip takes minutes to hours, and data -->"
 
@@ -86,6 +91,8 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     out.mkdir(parents=True, exist_ok=True)
     yield _runs(needed, index, groups)
     yield "\n".join(notes)
+    null = [trial.path for group in groups for trial in group.trials if is_null_model(trial)]
+    yield _null_models(groups, null)
     for number, figure in enumerate(item.page.figures):
         yield _figure(item, figure, groups, out, f"{item.name.replace('/', '-')}-{number + 1}.png")
     if item.cells and item.page.spread is None:
@@ -99,12 +106,23 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     yield from spread_section(item.page, item.cells, groups, level)
     for name in item.page.blocks:
         yield load_block(item, name)(item, out)
-    yield from claim_section(item.page, item.cells, groups, level)
+    yield from claim_section(item.page, item.cells, groups, level, null)
 
 
 def _is_reported(run: StudyRun, study: Study, index: Index) -> bool:
     """Whether the run is completed and a trial that is reported."""
     return index.entries[run.identity].status == "completed" and not is_deciding(run, study.options.select)
+
+
+def _null_models(groups: Sequence[Group], null: Sequence[Path]) -> str:
+    """The rows with null models, in a sentence; "" where there is none."""
+    counts = [(group, sum(trial.path in null for trial in group.trials)) for group in groups]
+    axes = _varied_axes(groups)
+    rows = [
+        f"{', '.join(_label(group, a) for a in axes if group.labels[a] is not None) or 'all trials'} "
+        f"({count} of {len(group.trials)} trials)" for group, count in counts if count
+    ]  # fmt: skip
+    return f"**Null models:** {'; '.join(rows)}. {NULL_NOTE}" if rows else ""
 
 
 def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
@@ -136,7 +154,8 @@ def _comparison(item: Item, groups: Sequence[Group]) -> Iterator[str]:
             verdicts.append(verdict.text)
             if not math.isnan(value.low):
                 row[f"z {name}"] = "-" if math.isnan(verdict.z) else f"{verdict.z:+.1f}"
-                inside[name] += [value.low <= round(ours.mean, measure.digits) <= value.high] if found else []
+                fits = not ours.diverged and value.low <= round(ours.mean, measure.digits) <= value.high
+                inside[name] += [fits] if found else []
                 z_scores[name] += [] if math.isnan(verdict.z) else [verdict.z]
         if all(math.isnan(value.mean) for value in cell.values.values()):
             row["verdict"] = "not published"
@@ -198,7 +217,11 @@ def format_value(measure: Measure, value: Value) -> str:
 
 
 def format_summary(measure: Measure, ours: Summary) -> str:
-    """Our value: mean (min-max), or mean (median) of what is reached by a mean curve."""
+    """Our value: mean (min-max), or mean (median) of what is reached by a mean curve; and how many trials diverged."""
+    if ours.diverged:
+        kept, count = ours.kept, f"{ours.diverged} of {len(ours.values)}"
+        rest = f"{format_summary(measure, Summary(kept, ours.mean))}, {count} diverged"
+        return rest if len(kept) else f"diverged, {count}"
     if math.isnan(ours.mean):
         return "-"
     if measure.reaches is not None:
@@ -305,7 +328,7 @@ def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
         rest = [a for a in varied if a not in (panel, axis_of(labels, against), axis_of(labels, measure.over))]
         line = ", ".join(label_text(labels[a]) for a in rest if labels[a] is not None) or "all trials"
         ours = summarise(measure, *unit)
-        if np.isfinite(ours.mean):
+        if np.isfinite(ours.mean) and not ours.diverged:
             curve = panels.setdefault(_label(unit[0], panel) if panel else "", {}).setdefault(line, {})
             curve[axis_number(unit[0], against)] = (ours.mean, ours.values.min(), ours.values.max())
     if not panels:

@@ -103,6 +103,8 @@ def judge(page: Page, cell: Cell, name: str, ours: Summary) -> Verdict:
     value, digits = cell.values[name], page.measures[name].digits
     if math.isnan(value.mean):
         return Verdict("", math.nan)
+    if ours.diverged:
+        return Verdict(f"{name} diverged in {ours.diverged} of {len(ours.values)} trials", math.nan)
     within = rule(page, cell, name)
     mean = round(ours.mean, digits) if math.isfinite(ours.mean) else ours.mean
     if math.isnan(mean):

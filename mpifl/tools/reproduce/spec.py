@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Literal
 
 from mpifl.config.schema import Reader
 from mpifl.config.types import Config, NonNegativeInt, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError, inside
+from mpifl.tools.analysis.options import is_percentage
 
 Quantity = Literal["time", "updates", "version", "bytes", "local_steps"]
 LABELS = "labels by axis: {method: AREA, step_size: 100}"
@@ -57,7 +59,12 @@ class Measure(Config):
     @property
     def higher_is_better(self) -> bool:
         """Whether the best value is the highest."""
-        return self.reaches is None and "accuracy" in self.metric
+        return self.reaches is None and is_percentage(self.metric)
+
+    @property
+    def diverged(self) -> float:
+        """The value of a trial whose metric is infinite or NaN where it is measured: the worst."""
+        return -inf if self.higher_is_better else inf
 
     def __post_init__(self) -> None:
         super().__post_init__()

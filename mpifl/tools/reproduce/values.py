@@ -11,6 +11,7 @@ import pandas as pd
 
 from mpifl.errors import ConfigError
 from mpifl.runfile import open_run
+from mpifl.tools.analysis.options import is_percentage
 from mpifl.tools.analysis.spread import half_width
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, format_value
 from mpifl.tools.reproduce.spec import Measure
@@ -23,9 +24,17 @@ class Summary:
     """A measure over the trials of a group."""
 
     values: np.ndarray
-    """(trials,) values of the trials that have one; inf: not reached"""
+    """(trials,) values of the trials that have one; inf: not reached; diverged: `Measure.diverged`"""
     mean: float
-    """mean over the trials; a measure with `reaches` has its value for the mean curve; NaN: there is none"""
+    """mean over the trials that did not diverge; a measure with `reaches` has its value for the mean curve; NaN: there
+    is none"""
+    diverged: int = 0
+    """number of trials that diverged"""
+
+    @property
+    def kept(self) -> np.ndarray:
+        """(trials - diverged,) values of the trials that did not diverge"""
+        return self.values[np.isfinite(self.values)] if self.diverged else self.values
 
     @property
     def deviation(self) -> float:
@@ -39,7 +48,7 @@ class Difference:
     """Left minus right, paired by seed."""
 
     values: np.ndarray
-    """(pairs,)"""
+    """(pairs,); infinite where one of them diverged or did not reach a level, NaN where both did"""
 
     @property
     def mean(self) -> float:
@@ -96,7 +105,9 @@ def summarise(measure: Measure, *unit: Group) -> Summary:
     values = np.array(list(seed_values(measure, unit).values()))
     values = values[~np.isnan(values)]
     if measure.reaches is None:
-        return Summary(values, float(values.mean()) if len(values) else np.nan)
+        diverged = 0 if measure.over else int((values == measure.diverged).sum())
+        kept = values[values != measure.diverged] if diverged else values
+        return Summary(values, float(kept.mean()) if len(kept) else np.nan, diverged)
     (group,) = unit
     mean = mean_curve(group, _metric(measure, group.trials[0]), measure.x)["mean"]
     curve = pd.DataFrame({"x": mean.index, "y": mean.to_numpy()})
@@ -104,7 +115,10 @@ def summarise(measure: Measure, *unit: Group) -> Summary:
 
 
 def trial_value(measure: Measure, trial: Trial) -> float:
-    """The measure of one trial; NaN where it has none, inf where it does not reach the level. Raises ConfigError."""
+    """The measure of one trial; NaN: it has none; inf: it does not reach the level; `Measure.diverged`: it diverged.
+
+    Raises ConfigError.
+    """
     curve = trial_curve(trial, _metric(measure, trial), measure.x)
     if measure.until is not None:
         curve = curve[curve.x <= measure.until * (1 + 1e-9)]
@@ -114,9 +128,11 @@ def trial_value(measure: Measure, trial: Trial) -> float:
         return _reached(measure, curve, float(trial.config.get("stop.time") or trial.end))
     y = curve.y.to_numpy() ** measure.power * measure.scale
     if measure.at == "best":
-        value = float(y.max() if measure.higher_is_better else y.min())
+        value = float(np.nanmax(y) if measure.higher_is_better else np.nanmin(y))
     else:
         value = float(y[-(measure.tail or 1) :].mean())
+    if not np.isfinite(value):
+        return measure.diverged
     if measure.log:
         return float(np.log10(value)) if value > 0 else -np.inf
     return value
@@ -131,20 +147,23 @@ def _metric(measure: Measure, trial: Trial) -> str:
 def _reached(measure: Measure, curve: pd.DataFrame, horizon: float) -> float:
     """The first x at which the curve reaches the level; inf: never."""
     assert measure.reaches is not None
-    upwards = "accuracy" in measure.metric
+    upwards = is_percentage(measure.metric)
     x = curve.x[curve.y >= measure.reaches if upwards else curve.y <= measure.reaches]
     return float(x.iloc[0]) / (horizon if measure.of_horizon else 1) if len(x) else np.inf
 
 
 def trial_curve(trial: Trial, metric: str, x: str) -> pd.DataFrame:
-    """Columns x and y: a metric at the evaluations that have it, against a quantity. Raises ConfigError."""
+    """Columns x and y: a metric from the first evaluation that has it, against a quantity; NaN later: it diverged.
+
+    Raises ConfigError.
+    """
     if metric not in trial.evaluations:
         raise ConfigError(
             "page.measures", metric, "no such metric", f"one of {', '.join(map(str, trial.evaluations.columns))}"
         )
     table = trial.evaluations
     xs = _sums(trial, x) if x in ("bytes", "local_steps") else table[x].to_numpy()
-    return pd.DataFrame({"x": xs, "y": table[metric].to_numpy()}).dropna()
+    return pd.DataFrame({"x": xs, "y": table[metric].to_numpy()})[table[metric].notna().cumsum().to_numpy() > 0]
 
 
 def _sums(trial: Trial, x: str) -> np.ndarray:
@@ -157,22 +176,38 @@ def _sums(trial: Trial, x: str) -> np.ndarray:
 
 
 def mean_curve(group: Group, metric: str, x: str) -> pd.DataFrame:
-    """mean, low and high (range) of a metric over the trials, by x; between evaluations a trial keeps its value."""
+    """mean, low and high (range) of a metric over the trials, by x; between evaluations a trial keeps its value.
+
+    NaN from where a trial diverges.
+    """
     if x == "time":
         return group.curve(metric)
     columns = [
-        trial_curve(trial, metric, x).drop_duplicates("x", keep="last").set_index("x").y for trial in group.trials
+        trial_curve(trial, metric, x).drop_duplicates("x", keep="last").set_index("x").y.fillna(np.inf)
+        for trial in group.trials
     ]
     table = pd.concat(columns, axis=1).sort_index().ffill().dropna()
     table = table[table.index <= min((column.index[-1] for column in columns if len(column)), default=0)]
+    table[~np.isfinite(table).all(axis=1)] = np.nan
     return pd.DataFrame({"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
 
 
 def paired(measure: Measure, left: Sequence[Group], right: Sequence[Group]) -> Difference:
-    """The differences of the trials of two units with the same seed; those without a finite value are left out."""
+    """The differences of the trials of two units with the same seed; those in which one has no value are left out."""
     lefts, rights = seed_values(measure, left), seed_values(measure, right)
-    values = [value - rights[seed] for seed, value in lefts.items() if seed in rights]
-    return Difference(np.array([value for value in values if np.isfinite(value)]))
+    pairs = [(value, rights[seed]) for seed, value in lefts.items() if seed in rights]
+    one, two = np.array([pair for pair in pairs if not np.isnan(pair).any()]).reshape(-1, 2).T
+    with np.errstate(invalid="ignore"):  # inf - inf
+        return Difference(one - two)
+
+
+def is_null_model(trial: Trial) -> bool:
+    """Whether the trial's final model is the zero vector, or is measured as its first model, to the last bit."""
+    with open_run(trial.path) as run:
+        if not run.model.any():
+            return True
+    metrics = trial.evaluations.drop(columns=["time", "updates", "version", "age"], errors="ignore")
+    return len(metrics) > 1 and metrics.iloc[0].equals(metrics.iloc[-1])
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
