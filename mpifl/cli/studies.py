@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ def _sweep(args: argparse.Namespace) -> None:
         index = sweep(
             study, args.processes, print_progress(), part=part, stop_on_failure=args.stop_on_failure
         )  # fmt: skip
-        _end_of_sweep(index)
+        _end_of_sweep(index, args.arguments)
 
 
 def _sweep_on_ranks(args: argparse.Namespace) -> int:
@@ -62,7 +63,7 @@ def _sweep_on_ranks(args: argparse.Namespace) -> int:
                 print_progress(), part, args.stop_on_failure,
             )  # fmt: skip
             if index:
-                _end_of_sweep(index)
+                _end_of_sweep(index, args.arguments)
         except ConfigError as error:
             print(f"mpifl: {printable(error)}", file=sys.stderr)
             return 2
@@ -76,8 +77,11 @@ def _sweep_on_ranks(args: argparse.Namespace) -> int:
     return run_or_abort(comm, lambda: broadcast_number(comm, run()))
 
 
-def _end_of_sweep(index: Index) -> None:
-    """Prints how a sweep ended. Raises RunFailed where runs have failed, or are not completed."""
+def _end_of_sweep(index: Index, arguments: list[str]) -> None:
+    """Prints how a sweep ended, and which command comes next.
+
+    Raises RunFailed where runs have failed, or are not completed.
+    """
     from mpifl.tools.studies.sweep import final_line
 
     print_result(final_line(index))
@@ -85,6 +89,7 @@ def _end_of_sweep(index: Index) -> None:
         raise RunFailed(f"{failed} of {len(index.entries)} runs of the study failed")
     if left := index.unfinished():  # runs that were interrupted, or that other processes still compute
         raise RunFailed(f"{left} of {len(index.entries)} runs of the study are not completed: sweep it again")
+    print(f"next: mpifl report {shlex.join(arguments)} --out FOLDER", file=sys.stderr)
 
 
 def _submit(args: argparse.Namespace) -> None:

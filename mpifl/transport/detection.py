@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from mpifl.errors import ConfigError
@@ -177,7 +178,8 @@ def advice(launch: Launch, library: str) -> str:
 
 
 def build() -> str:
-    """The version of mpi4py, and the MPI that it was built for."""
+    """The version of mpi4py, and whether it was built for one MPI or, as a wheel, loads the one that it finds."""
     import mpi4py
 
-    return f"mpi4py {mpi4py.__version__} ({mpi4py.get_config().get('mpi') or 'any MPI of the standard ABI'})"
+    own = any(any(Path(folder).glob("MPI.cpython-*.so")) for folder in mpi4py.__path__)
+    return f"mpi4py {mpi4py.__version__} ({'built for one MPI' if own else 'any MPI of the standard ABI'})"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from mpifl.transport import detection
 from mpifl.transport.detection import Launch, LaunchError, check_library, check_size, find_launch, mpi_wanted, name_of
 
 OPEN_MPI_5 = "Open MPI v5.0.11, package: Open MPI user@host Distribution"
@@ -143,3 +145,14 @@ def test_without_mpi_the_first_process_of_a_host_says_so_and_all_exit(environ: d
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.startswith(f"mpifl: {line}") if line else not run.stderr
     assert run.stderr.count("\n") == bool(line)
+
+
+def test_an_mpi4py_that_was_built_for_one_mpi_is_told_from_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel has a module for each ABI, such as MPI.openmpi.cpython-311-x86_64-linux-gnu.so, a build a single one."""
+    monkeypatch.setattr("mpi4py.__path__", [str(tmp_path)])
+    (tmp_path / "MPI.mpich.cpython-311-x86_64-linux-gnu.so").touch()
+    assert detection.build().endswith("(any MPI of the standard ABI)")
+    (tmp_path / "MPI.cpython-311-x86_64-linux-gnu.so").touch()
+    assert detection.build().endswith("(built for one MPI)")

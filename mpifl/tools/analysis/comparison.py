@@ -30,7 +30,16 @@ from mpifl.tools.analysis.significance import (
     trials_needed,
 )
 from mpifl.tools.analysis.tables import TITLES, Table, format_number
-from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, format_value, group_trials, label_of, load_trial
+from mpifl.tools.analysis.trials import (
+    Group,
+    Trial,
+    by_other_labels,
+    format_value,
+    group_trials,
+    label_of,
+    load_trial,
+    progress,
+)
 
 TESTS = {"signed-rank": "Wilcoxon's signed-rank test", "permutation": "the permutation test of the mean difference"}
 ALL = "all"  # in place of a setting's labels: all settings together
@@ -112,7 +121,7 @@ def compare_files(paths: Sequence[str | Path], options: CompareOptions) -> tuple
     """The comparisons over run files, patterns and folders. Raises ConfigError."""
     found = find_runs(paths)
     labels = read_labels(found)
-    groups = group_trials(load_trial(path, labels=labels.get(path)) for path in found)
+    groups = group_trials(load_trial(path, labels=labels.get(path)) for path in progress(found))
     return compare_groups(groups, options, few(cautions(groups)))
 
 

@@ -14,7 +14,7 @@ from mpifl.tools.analysis.page import Incomplete, write_page
 from mpifl.tools.analysis.pivot import build_pivot
 from mpifl.tools.analysis.run import find_runs
 from mpifl.tools.analysis.tables import build_table, format_csv
-from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial
+from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial, progress
 
 MAX_NOTES = 20  # lines about run files below the table
 
@@ -37,7 +37,7 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
     found = find_runs(paths)
     labels = read_labels(found)
     trials, unread = [], []
-    for path in found:
+    for path in progress(found):
         try:
             trials.append(load_trial(path, options.metrics, options.sums, labels.get(path)))
         except ConfigError as error:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,9 @@ PROGRESS = {"time": "time", "updates": "updates", "rounds": "version", "bytes": 
 SCALES = {"bytes": 1e-6}  # the factor from a value of PROGRESS to what is shown: bytes are shown in MB
 # Columns of `Trial.evaluations` that sum columns of /updates over the updates consumed before an evaluation.
 SUMS = {"bytes": ("bytes", "bytes_down"), "local_steps": ("local_steps",)}
+
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,14 @@ class Group:
     def rho(self) -> float:
         """t_80 / t_h; inf: 80 % is not reached."""
         return self.t_80 / self.horizon if self.horizon > 0 else np.nan
+
+
+def progress(items: Collection[Item], what: str = "run files") -> Iterable[Item]:
+    """Yields the items; on a terminal it shows after 2 s how many have been read."""
+    from tqdm import tqdm
+
+    shown: Iterable[Item] = tqdm(items, f"reading {what}", disable=None, delay=2.0, leave=False)
+    return shown
 
 
 def load_trial(

@@ -18,7 +18,7 @@ from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.page import Incomplete
 from mpifl.tools.analysis.report import few, report_groups
 from mpifl.tools.analysis.tables import Table
-from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, short_names
+from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, progress, short_names
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Select, Study, StudyRun, describe
 
@@ -35,7 +35,7 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
     select = {study.options.select.by} if study.options.select else set()
     metrics = None if options is None else options.metrics | select
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
-    for run in study.runs:
+    for run in progress(study.runs):
         status = index.entries[run.identity].status
         if status == "damaged" and (damage := _damage(run.path)):
             unread.append(damage)
