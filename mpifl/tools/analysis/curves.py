@@ -73,7 +73,11 @@ def plot_group(
     mean = np.where(np.isfinite(curve["mean"]), curve["mean"], np.nan)
     (drawn,) = ax.plot(places, mean, **{"label": style.plain(group.name), **line})
     if len(group.trials) > 1:
-        ax.fill_between(places, curve["low"], curve["high"], color=drawn.get_color(), alpha=0.18, linewidth=0)
+        low, high = curve["low"], curve["high"]
+        if is_percentage(metric):  # a standard deviation or an interval may lead out of the possible values
+            whole = scale_of(metric) if scale is None else scale
+            low, high = low.clip(lower=0), high.clip(upper=whole)
+        ax.fill_between(places, low, high, color=drawn.get_color(), alpha=0.18, linewidth=0)
     return curve
 
 

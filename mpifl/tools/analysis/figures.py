@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PERCENT = np.linspace(0, 100, 101)  # percentages of the clients
 MAX_TIMELINES = 4  # panels in a figure of timelines
+MAX_TICKS = 7  # step sizes that have a tick each
 LONG_TAIL = 10.0  # a staleness above this many times the 90 % quantile makes the axis logarithmic
 
 
@@ -93,6 +94,15 @@ def find_label(key: str, groups: Sequence[Group], option: str) -> str:
             option, key, "the runs do not differ in it", f"one of {', '.join(labels) or 'the axes, if there were any'}"
         )
     return label
+
+
+def without_tuned(groups: Sequence[Group], tuned: Sequence[str]) -> list[Group]:
+    """The groups without the labels that were selected for each method, so that a method has one line style.
+
+    They keep these labels where two groups would have the same ones without them.
+    """
+    found = [_without(group, *tuned) for group in groups]
+    return found if len({group.name for group in found}) == len(found) else list(groups)
 
 
 def _without(group: Group, *labels: str | None) -> Group:
@@ -242,6 +252,9 @@ def step_size_figure(groups: Sequence[Group], metric: str, options: Options) -> 
             ax.set_xscale("log")
         style.format_axes(ax)
         ax.margins(x=0.05)
+        if len(sizes) <= MAX_TICKS:  # the values that were swept
+            ax.set_xticks(sorted(sizes), [f"{size:g}" for size in sorted(sizes)])
+            ax.set_xticks([], minor=True)
         scale_axis(ax, metric, [])
     style.label_axes(axes, "step size", f"final {metric_label(metric)}")
     return figure

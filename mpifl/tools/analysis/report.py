@@ -96,9 +96,9 @@ def report_groups(
                 (folder / f"report.{suffix}").write_text(write(), encoding="utf-8")
                 written.append(folder / f"report.{suffix}")
         if set(options.formats) & set(PICTURES):
-            from mpifl.tools.analysis.figures import draw_report
+            from mpifl.tools.analysis.figures import draw_report, without_tuned
 
-            pictures, missing = draw_report(groups, folder, options, candidates)
+            pictures, missing = draw_report(without_tuned(groups, tuned), folder, options, candidates)
             written += pictures
         if PAGE in options.formats:
             write_page(folder / "report.html", title or folder.absolute().name, table, groups, options, incomplete)
