@@ -145,31 +145,20 @@ def test_wrong_label(tmp_path: Path, name: str, kind: str, column: str, highest:
         read(tmp_path, name)
 
 
+NO_LABELS = "its entry labels is something else; expected a list with one label for each of 3 images$"
+NO_DATA = r"its entry data is something else; expected unsigned bytes \(rows, 3072\)$"
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (
-            lambda b: (b[0], {"labels": b[1]["labels"][:2]}),
-            r"its entry labels is something else; expected a list with one label for each of 3 images",
-        ),
-        (
-            lambda b: (b[0], {"other": b[1]["labels"]}),
-            r"its entry labels is something else; expected a list with one label for each of 3 images",
-        ),
-        (lambda b: (b[0][:, :-1], b[1]), r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
-        (
-            lambda b: (b[0].reshape(-1)[:3072], b[1]),
-            r"its entry data is something else; expected unsigned bytes \(rows, 3072\)",
-        ),
-        (
-            lambda b: (b[0].astype(np.int16), b[1]),
-            r"its entry data is something else; expected unsigned bytes \(rows, 3072\)",
-        ),
-        (lambda b: (b[0].tolist(), b[1]), r"its entry data is something else; expected unsigned bytes \(rows, 3072\)"),
-        (
-            lambda b: (b[0], {"labels": ["cat"] * 3}),
-            r"its entry labels is something else; expected a list with one label for each of 3 images",
-        ),
+        (lambda b: (b[0], {"labels": b[1]["labels"][:2]}), NO_LABELS),
+        (lambda b: (b[0], {"other": b[1]["labels"]}), NO_LABELS),
+        (lambda b: (b[0], {"labels": ["cat"] * 3}), NO_LABELS),
+        (lambda b: (b[0][:, :-1], b[1]), NO_DATA),
+        (lambda b: (b[0].reshape(-1)[:3072], b[1]), NO_DATA),
+        (lambda b: (b[0].astype(np.int16), b[1]), NO_DATA),
+        (lambda b: (b[0].tolist(), b[1]), NO_DATA),
         (lambda b: (b[0][:0], {"labels": []}), ""),
     ],
 )

@@ -150,9 +150,8 @@ def test_a_seed_as_text_in_python(centre: Path) -> None:
 
 def test_no_sbatch(centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(centre))
-    assert ("site.scheduler=slurm: this machine has no sbatch; expected a machine with it") in refused(
-        capsys, "submit", "job.yaml"
-    )
+    says = "site.scheduler=slurm: this machine has no sbatch; expected a machine with it"
+    assert says in refused(capsys, "submit", "job.yaml")
 
 
 def test_what_the_batch_system_refuses(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,9 +175,8 @@ def test_a_run_file_that_exists(centre: Path, capsys: pytest.CaptureFixture[str]
     """Unless it is that of an interrupted run of the same job with a checkpoint, which continues."""
     assert main(["run", "job.yaml", "stop.time=0.5", "-q"]) == 0
     for words in ([], ["stop.time=0.5"], ["stop.time=0.5", "site.nodes=2"]):
-        assert ("the file exists; choose another name, or overwrite=true") in refused(
-            capsys, "submit", "job.yaml", *words
-        )
+        line = refused(capsys, "submit", "job.yaml", *words)
+        assert "the file exists; choose another name, or overwrite=true" in line
     shutil.copy(centre / "results" / "base.h5", centre / "results" / "base-seed-3.h5")
     assert "base-seed-3.h5: the file exists" in refused(capsys, "submit", "job.yaml", "--seeds", "2-4")
     assert main(["submit", "job.yaml", "overwrite=true"]) == 0
@@ -204,9 +202,8 @@ def test_an_interrupted_run_continues(centre: Path, capsys: pytest.CaptureFixtur
 
 def test_a_study_that_is_complete(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "study.yaml", "set.stop.time=0.5", "--processes", "1"]) == 0
-    assert ("all 2 runs are completed; expected a study with runs to do") in refused(
-        capsys, "submit", "study.yaml", "set.stop.time=0.5"
-    )
+    line = refused(capsys, "submit", "study.yaml", "set.stop.time=0.5")
+    assert "all 2 runs are completed; expected a study with runs to do" in line
 
 
 def test_more_than_there_is_to_do(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
