@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,25 @@ def test_every_command_shown(start: Start, tmp_path: Path) -> None:
     learns(mine / "results/own.h5")
     learns(tmp_path / "results/own-32.h5")
     assert not differing(tmp_path / "results/own.h5", mine / "results/own.h5")
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_a_study_becomes_a_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command as written: a page with two figures, a table and two sentences, no box of which is overfull."""
+    shutil.copytree(ROOT / "examples" / "paper", tmp_path / "paper")
+    monkeypatch.chdir(tmp_path / "paper")
+    block = README.partition("## From a study to a paper")[2].partition("```text\n")[2].partition("```")[0]
+    for command in block.splitlines():
+        program, *words = shlex.split(command)
+        if program == "mpifl":
+            assert main(words) == 0, command
+        else:
+            done = subprocess.run(
+                [program, "-interaction=nonstopmode", *words], capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0, done.stdout
+    assert "Overfull" not in done.stdout and "undefined" not in done.stdout, done.stdout
+    assert len((tmp_path / "paper/comparison/sentences.tex").read_text().splitlines()) == 2

@@ -76,13 +76,13 @@ def _compare(args: argparse.Namespace) -> None:
         from mpifl.tools.studies.select import compare_study
         from mpifl.tools.studies.study import load_study
 
-        table, found = compare_study(load_study(*file_and_overrides("compare", "STUDY.yaml", args.arguments)), options)
+        found = compare_study(load_study(*file_and_overrides("compare", "STUDY.yaml", args.arguments)), options)
     else:
         from mpifl.tools.analysis.comparison import compare_files
 
-        table, found = compare_files(args.arguments, options)
-    written = write_comparison(args.out, table, found) if args.out else []
-    print_result("\n".join([table.text(), "", *table.notes, *(f"wrote {path}" for path in written)]))
+        found = compare_files(args.arguments, options)
+    written = write_comparison(args.out, found) if args.out else []
+    print_result("\n".join([found.table.text(), "", *found.table.notes, *(f"wrote {path}" for path in written)]))
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -176,7 +176,7 @@ COMPARE = Command(
         "--better": value("WHICH", "whether large or small values of the metric are good; default: large accuracies"),
         "--test": value("NAME", "signed-rank (Wilcoxon's, the default) or permutation", default="signed-rank"),
         "--power": value("DIFFERENCE", "add how many trials find a difference of this size with power 0.8", float),
-        "--out": value("DIR", "write compare.md, compare.csv and compare.tex into this folder", Path),
+        "--out": value("DIR", "write compare.md, compare.csv, compare.tex and sentences.tex into this folder", Path),
     },
 )
 

@@ -35,9 +35,9 @@ def folder(tmp_path: Path) -> Path:
 
 def compared(folder: Path, options: CompareOptions) -> tuple[Table, Comparison, Comparison]:
     """The table, and the comparisons of area and of the baseline fedbuff."""
-    table, found = compare_files([folder], options)
-    by_method = {c.method: c for c in found}
-    return table, by_method["area"], by_method["fedbuff"]
+    found = compare_files([folder], options)
+    by_method = {c.method: c for c in found.rows}
+    return found.table, by_method["area"], by_method["fedbuff"]
 
 
 def test_a_comparison_worked_out_by_hand(folder: Path) -> None:
@@ -89,8 +89,9 @@ def test_settings_and_all_of_them(folder: Path) -> None:
     for seed in range(6):
         run_file(folder / f"long{seed}.h5", [0.1, 0.5], seed=seed, name="fedbuff", horizon=8.0)
         run_file(folder / f"longer{seed}.h5", [0.1, 0.5 + seed / 100], seed=seed, name="area", horizon=8.0)
-    table, found = compare_files([folder], CompareOptions("fedbuff", by="algorithm"))
+    table, found, (sentence,) = compare_files([folder], CompareOptions("fedbuff", by="algorithm"))
     by_setting = {tuple(c.setting.values()): c for c in found if c.method == "area"}
+    assert sentence.startswith("Over 12 pairs of trials in 2 settings the test accuracy of area is ")
     assert {*by_setting} == {("4",), ("8",), ("all",)}
     means = [by_setting[key,].difference.estimate for key in ("4", "8")]
     assert means == pytest.approx([DIFFERENCES.mean(), 2.5]) and by_setting["all",].pairs == 12
@@ -106,6 +107,10 @@ def test_the_command_writes_its_table(folder: Path, capsys: pytest.CaptureFixtur
     assert data.difference[1] == pytest.approx(DIFFERENCES.mean(), rel=1e-12)
     assert r"\begin{tabular}" in (folder / "out/compare.tex").read_text()
     assert "| area" in (folder / "out/compare.md").read_text()
+    assert (folder / "out/sentences.tex").read_text() == (
+        "Over 6 pairs of trials the test accuracy of area is not distinguishable from that of fedbuff (difference "
+        r"+4.33 percentage points, 95 \% interval +0.60 to +8.07; Wilcoxon's signed-rank test, p = 0.094)." + "\n"
+    )
 
 
 WRONG = {
@@ -136,7 +141,7 @@ def test_wrong_uses(case: str, folder: Path, capsys: pytest.CaptureFixture[str])
 def test_several_configurations_of_a_method_are_no_pair(folder: Path) -> None:
     """A step that is in both settings: which of them is meant is not guessed."""
     run_file(folder / "again.h5", [0.1, 0.4], seed=0, name="area", step_size=2.0)
-    table, _ = compare_files([folder], CompareOptions("fedbuff"))
+    table, *_ = compare_files([folder], CompareOptions("fedbuff"))
     assert any(note.startswith("Left out: area, step size 2") for note in table.notes)
     with pytest.raises(ConfigError, match="area has several configurations in one setting"):
         compare_files([folder], CompareOptions("fedbuff", tuned=("algorithm.step_size",)))
@@ -236,6 +241,6 @@ def test_two_names_for_one_method_are_told_apart_as_often_as_the_level_says(tmp_
             )
             for m, name in enumerate("AB")
         ]
-        _, found = compare_groups(groups, CompareOptions("A", metric="train_loss"))
+        _, found, _ = compare_groups(groups, CompareOptions("A", metric="train_loss"))
         rejected += found[1].verdict != "not distinguishable"
     assert 0.03 <= rejected / 200 <= 0.07

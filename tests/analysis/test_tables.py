@@ -142,6 +142,7 @@ def test_every_letter_of_a_text_is_escaped() -> None:
     assert "{[}U+4E2D{]}" in text and "-{}-{}-" in text and "{[}f{]} {*}g" in text
     assert latex.number("1.5e-05 ± 2.00") == r"$1.5 \times 10^{-5}$ $\pm$ 2.00"
     assert latex.number("-1.00 (-2.00–3.00), 8 of 10") == "$-$1.00 ($-$2.00--3.00), 8 of 10"
+    assert latex.prose("-1.5 to -0.2, a-1 (5 %)") == r"$-$1.5 to $-$0.2, a-1 (5 \%)"
     assert latex.number("-") == "-" and latex.number(">1") == "$>$1" and latex.number("inf") == r"$\infty$"
 
 

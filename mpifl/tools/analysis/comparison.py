@@ -12,6 +12,7 @@ import pandas as pd
 
 from mpifl.errors import ConfigError
 from mpifl.safe_input import csv_text
+from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.figures import find_label
 from mpifl.tools.analysis.labels import read_labels
@@ -93,10 +94,16 @@ class Comparison(NamedTuple):
         return "not distinguishable" if not self.p_holm < LEVEL else "better" if self.effect > 0 else "worse"
 
 
-def compare_groups(
-    groups: Sequence[Group], options: CompareOptions, cautions: Sequence[str] = ()
-) -> tuple[Table, list[Comparison]]:
-    """The table of all comparisons, and these. cautions: further notes. Raises ConfigError."""
+class Comparisons(NamedTuple):
+    """All comparisons of some runs."""
+
+    table: Table
+    rows: list[Comparison]
+    sentences: list[str]  # what each method is to the baseline over all settings, for a paper
+
+
+def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: Sequence[str] = ()) -> Comparisons:
+    """Compares the methods of these groups. cautions: further notes below the table. Raises ConfigError."""
     by = find_label(options.by, groups, "by") if options.by else next(iter(groups[0].labels), "")
     if not by:
         raise ConfigError("runs", len(groups), "all have one configuration", "runs of at least two methods")
@@ -114,10 +121,31 @@ def compare_groups(
             found.append(_compare(method, labels, paired, 1.0 if large else -1.0, options))
     adjusted = iter(holm([c.p for c in found if c.method != options.baseline]))
     found = [c if c.method == options.baseline else c._replace(p_holm=next(adjusted)) for c in found]
-    return _table(found, by, names, metric, options, [*notes, *cautions]), found
+    table = _table(found, by, names, metric, options, [*notes, *cautions])
+    whole = [c for c in found if c.method != options.baseline and c.setting == scopes[-1][0]]
+    tests = sum(c.method != options.baseline for c in found)
+    return Comparisons(table, found, [_sentence(c, metric, options, len(settings), tests) for c in whole])
 
 
-def compare_files(paths: Sequence[str | Path], options: CompareOptions) -> tuple[Table, list[Comparison]]:
+def _sentence(c: Comparison, metric: str, options: CompareOptions, settings: int, tests: int) -> str:
+    """A comparison in a sentence."""
+    where = f"{_count(c.pairs, 'pair')} of trials" + (f" in {settings} settings" if settings > 1 else "")
+    what, unit = metric.replace("_", " "), " percentage points" if is_percentage(metric) else ""
+    estimate, low, high = (_number(v, signed=True) for v in c.difference)
+    interval = f"95 % interval {low} to {high}; " if np.isfinite(c.difference.low) else ""
+    test = f"{interval}{TESTS[options.test]}, p = {_p(c.p_holm)}".replace("p = <", "p < ")
+    test += f" after Holm's correction for {tests} comparisons" if tests > 1 else ""
+    if c.verdict == "not distinguishable":
+        return (f"Over {where} the {what} of {c.method} is not distinguishable from that of {options.baseline} "
+                f"(difference {estimate}{unit}, {test}).")  # fmt: skip
+    if not np.isfinite(c.difference.estimate):
+        return f"Over {where} the {what} of {c.method} is {c.verdict} than that of {options.baseline} ({test})."
+    side = "higher" if c.difference.estimate > 0 else "lower"
+    size = format_number(abs(c.difference.estimate), 2)
+    return f"Over {where} the {what} of {c.method} is {size}{unit} {side} than that of {options.baseline} ({test})."
+
+
+def compare_files(paths: Sequence[str | Path], options: CompareOptions) -> Comparisons:
     """The comparisons over run files, patterns and folders. Raises ConfigError."""
     found = find_runs(paths)
     labels = read_labels(found)
@@ -300,17 +328,22 @@ def frame(found: Sequence[Comparison]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def write_comparison(folder: Path, table: Table, found: Sequence[Comparison]) -> list[Path]:
-    """Writes compare.md, compare.csv and compare.tex into a folder. Raises ConfigError."""
-    data = frame(found)
+def write_comparison(folder: Path, found: Comparisons) -> list[Path]:
+    """Writes compare.md, compare.csv, compare.tex and the sentences in LaTeX into a folder. Raises ConfigError."""
+    data = frame(found.rows)
     for name in [name for name, values in data.items() if values.dtype.kind not in "biuf"]:
         data[name] = data[name].map(csv_text)
-    texts = {"md": table.markdown(), "csv": data.rename(columns=csv_text).to_csv(index=False), "tex": table.latex()}
+    texts = {
+        "compare.md": "\n".join([found.table.markdown(), *found.sentences, ""]),
+        "compare.csv": data.rename(columns=csv_text).to_csv(index=False),
+        "compare.tex": found.table.latex(),
+        "sentences.tex": "".join(f"{latex.prose(sentence)}\n" for sentence in found.sentences),
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for suffix, text in texts.items():
-            (folder / f"compare.{suffix}").write_text(text, encoding="utf-8")
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         wrong = f"cannot be written: {error.strerror or error}"
         raise ConfigError("out", folder, wrong, "a folder that can be written") from error
-    return [folder / f"compare.{suffix}" for suffix in texts]
+    return [folder / name for name in texts]

@@ -45,6 +45,11 @@ def _letter(letter: str) -> str:
     return "~" if letter == "\xa0" else f"{{[}}U+{ord(letter):04X}{{]}}"
 
 
+def prose(text: str) -> str:
+    """A sentence as LaTeX, with signs in mathematics."""
+    return re.sub(r"(?<![\w.)])-(?=\d)", "$-$", escape(text))
+
+
 def number(text: str) -> str:
     """A cell of numbers, such as "1.5e-05 ± 2" or "-1 (-2–3), 8 of 10", with signs and exponents in mathematics."""
 

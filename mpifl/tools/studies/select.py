@@ -13,11 +13,10 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.runfile import open_run
 from mpifl.tools.analysis.cautions import cautions
-from mpifl.tools.analysis.comparison import CompareOptions, Comparison, compare_groups
+from mpifl.tools.analysis.comparison import CompareOptions, Comparisons, compare_groups
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.page import Incomplete
 from mpifl.tools.analysis.report import few, report_groups
-from mpifl.tools.analysis.tables import Table
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, progress, short_names
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Select, Study, StudyRun, describe
@@ -200,7 +199,7 @@ def report_study(study: Study, out: str | Path | None = None, options: Options |
     return report_groups(found.groups, out, options, notes, found.marked, found.candidates, name, runs, tuned)
 
 
-def compare_study(study: Study, options: CompareOptions) -> tuple[Table, list[Comparison]]:
+def compare_study(study: Study, options: CompareOptions) -> Comparisons:
     """The comparisons of the study's methods, each with the values that its rule selects. Raises ConfigError."""
     found, select = reported_groups(study, Index(study)), study.options.select
     tuned = selected_labels(found.candidates, select) if select else []
