@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,23 +138,27 @@ def test_where_personal_models_settle() -> None:
         close(beta, np.linalg.solve(o.matrix + 0.7 * h, o.matrix @ o.c + 0.7 * h @ omega_k))
 
 
-@pytest.mark.parametrize(("every", "asked"), [(1, [0, 1, 2, 3, 4]), (2, [0, 2, 4]), (None, [0])])
-def test_the_coupled_steps(every: int | None, asked: list[int]) -> None:
-    """omega_k steps first, then beta_k with the new omega_k and h there, or h of an earlier step; both rates decay."""
-    o = Square(np.array([[2.0, 0.3], [0.3, 1.0]]), np.array([1.0, -1.0]))
-    algorithm = plain(0.1, personal_step=0.05, elastic=0.8, fisher_steps=every, step_schedule=Decayed(gamma=0.5))
+def coupled_steps_by_hand(o: Square, eta: float, delta: float, asked: Sequence[int], **options: object) -> None:
+    """omega_k steps by eta first, then beta_k by delta, with the new omega_k and h there, or h of an earlier step."""
     state = State(beta=np.array([3.0, 2.0]), steps=0)
-    message = Message((np.array([0.5, 0.25]),), (5.0, 0.1, 0.5), version=4)
-    update = algorithm.train(state, message, o)
+    message = Message((np.array([0.5, 0.25]),), (5.0, 0.1, 0.5), version=4)  # gamma = 0.5: both rates are a third
+    update = plain(0.1, elastic=0.8, **options).train(state, message, o)
     omega, beta, points = message.vectors[0], np.array([3.0, 2.0]), []
     for step in range(5):
-        omega = omega - 0.1 / 3 * o.matrix @ (omega - o.c)
+        omega = omega - eta / 3 * o.matrix @ (omega - o.c)
         if step in asked:
             points.append(omega)
-        beta = beta - 0.05 / 3 * (o.matrix @ (beta - o.c) + 0.8 * (beta - omega) * points[-1] ** 2)
+        beta = beta - delta / 3 * (o.matrix @ (beta - o.c) + 0.8 * (beta - omega) * points[-1] ** 2)
     close(update.vectors[0], omega - message.vectors[0])
     close(state.beta, beta)
     close(o.asked, points)
+
+
+@pytest.mark.parametrize(("every", "asked"), [(1, [0, 1, 2, 3, 4]), (2, [0, 2, 4]), (None, [0])])
+def test_the_coupled_steps(every: int | None, asked: list[int]) -> None:
+    o = Square(np.array([[2.0, 0.3], [0.3, 1.0]]), np.array([1.0, -1.0]))
+    schedule = Decayed(gamma=0.5)
+    coupled_steps_by_hand(o, 0.1, 0.05, asked, personal_step=0.05, fisher_steps=every, step_schedule=schedule)
 
 
 @pytest.mark.parametrize("personal_step", [None, 0.05])
@@ -161,16 +166,8 @@ def test_the_coupled_steps(every: int | None, asked: list[int]) -> None:
 def test_step_weights(kind: str, factor: float, personal_step: float | None) -> None:
     """They are a factor on omega's step; beta_k steps by delta, or by eta as it is. Client 0 has 1 of 4 rows, n = 2."""
     o = Square(np.array([[2.0, 0.3], [0.3, 1.0]]), np.array([1.0, -1.0]), 1, 0.25, 2)
-    algorithm = plain(0.1, step_weights=kind, personal_step=personal_step, elastic=0.8, fisher_steps=1)
-    state = State(beta=np.array([3.0, 2.0]), steps=0)
-    message = Message((np.array([0.5, 0.25]),), (5.0, 0.1, 0.5), version=2)
-    update = algorithm.train(state, message, o)
-    omega, beta, delta = message.vectors[0], np.array([3.0, 2.0]), personal_step or 0.1
-    for _ in range(5):
-        omega = omega - 0.1 / 2 * factor * o.matrix @ (omega - o.c)
-        beta = beta - delta / 2 * (o.matrix @ (beta - o.c) + 0.8 * (beta - omega) * omega**2)
-    close(update.vectors[0], omega - message.vectors[0])
-    close(state.beta, beta)
+    steps = {"step_weights": kind, "personal_step": personal_step, "fisher_steps": 1}
+    coupled_steps_by_hand(o, 0.1 * factor, personal_step or 0.1, range(5), **steps)
 
 
 def test_without_coupling_clients_are_alone() -> None:

@@ -16,29 +16,21 @@ from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Study, load_study
 from mpifl.tools.studies.sweep import sweep
 from tests.mpi.conftest import MPIFL, Start, launched, until
-from tests.studies.conftest import BASE, STUDY
+from tests.studies.conftest import write
 from tests.studies.test_sweep import contents
+
+__all__ = ["write"]
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
 Write = Callable[..., Path]
-FOUR = STUDY.replace("  clock.delay.spread: [0, 5]\n", "").replace("trials: 2", "trials: 1")
-ONE_STEP = ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]")  # changes to it: two runs
+ONE_STEP = ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]")  # changes to the study: two runs
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Write:
+def study(write: Write, tmp_path: Path) -> Write:
     """Writes a study of four runs, with further lines and changes; returns its path."""
-
-    def write(more: str = "", *changes: tuple[str, str]) -> Path:
-        text = FOUR
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        (tmp_path / "base.yaml").write_text(BASE)
-        (tmp_path / "study.yaml").write_text(f"{text}output: out\n{more}")
-        return tmp_path / "study.yaml"
-
-    return write
+    four = ("  clock.delay.spread: [0, 5]\n", ""), ("trials: 2", "trials: 1"), (f"{tmp_path}/out/${{name}}", "out")
+    return lambda more="", *changes: write(more, *four, *changes)
 
 
 def assert_as_alone(folder: Path, *overrides: str, processes: int = 1) -> Study:
