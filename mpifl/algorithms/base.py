@@ -51,8 +51,8 @@ class State(SimpleNamespace):
                 raise TypeError(f"{name} is logged, which is no number: its shape is {np.shape(value)}")
             self.logged.append((name, float(value)))
 
-    def save(self) -> dict[str, np.ndarray]:
-        """The state as a flat dict of arrays.
+    def save(self) -> dict[str, Any]:
+        """The state as a flat dict of arrays, and of lists of arrays that are the rows of one.
 
         The arrays may be views: copy or write them before the algorithm runs again.
 
@@ -60,12 +60,13 @@ class State(SimpleNamespace):
             TypeError: A value is neither an array, a number, nor a dict of them; the text has its name.
         """
         self.check()
-        saved: dict[str, np.ndarray] = {}
+        saved: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, dict):
                 values = [_on_host(name, v) for v in value.values()]
                 saved[f"{name}.keys"] = np.array(list(value), np.int64)
-                saved[f"{name}.values{_type_suffix(name, *values)}"] = np.array(values)
+                rows = values if any(map(np.ndim, values)) else np.array(values)  # vectors are not copied
+                saved[f"{name}.values{_type_suffix(name, *values)}"] = rows
             else:
                 value = _on_host(name, value)
                 saved[f"{name}{_type_suffix(name, value)}"] = np.asarray(value)
@@ -82,7 +83,7 @@ class State(SimpleNamespace):
                 raise TypeError(f"state {name} is a dict whose keys are not client numbers")
 
     @classmethod
-    def load(cls, saved: Mapping[str, np.ndarray], x: Vector | None = None) -> State:
+    def load(cls, saved: Mapping[str, Any], x: Vector | None = None) -> State:
         """The state that `save` returned. With `x`, arrays become vectors of x's kind, on x's device."""
         state = cls()
         for name, value in saved.items():
@@ -90,7 +91,7 @@ class State(SimpleNamespace):
             if suffixes == ["keys"]:
                 keys = value.tolist()
             elif suffixes[:1] == ["values"]:
-                items = [_restore(value[k, ...], suffixes[1:], x) for k in range(len(value))]
+                items = [_restore(np.asarray(value[k]), suffixes[1:], x) for k in range(len(value))]
                 setattr(state, stem, dict(zip(keys, items, strict=True)))
             else:
                 setattr(state, stem, _restore(value, suffixes, x))

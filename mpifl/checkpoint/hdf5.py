@@ -25,14 +25,10 @@ LINK_BYTES = 8  # a link takes at least so many bytes
 KINDS = "biufcS"
 
 
-class Stack(list[np.ndarray]):
-    """Arrays of one shape and type that make one dataset, (rows, *shape)."""
-
-
 def write(path: Path, tree: Mapping[str, Any]) -> None:
     """Makes the HDF5 file `path`.
 
-    tree  bool, int, float, str, array, `Stack` or tree, by name
+    tree  bool, int, float, str, array, list of arrays that are the rows of one dataset, or tree, by name
     Raises OSError; TypeError or ValueError for what cannot be stored.
     """
     file = h5py.File(path, "w", libver=("v110", "v110"), locking=False)
@@ -52,11 +48,11 @@ def _write_group(group: h5py.Group, tree: Mapping[str, Any]) -> None:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             _write_group(group.create_group(_link(name), track_order=True), value)
-        elif isinstance(value, Stack):
-            _write_stack(group, name, value)
+        elif isinstance(value, list):
+            _write_rows(group, name, value)
         elif isinstance(value, np.ndarray):
-            dtype = _stored_type(name, value)
-            group.create_dataset(_link(name), data=value.astype(dtype), dtype=dtype)
+            dtype = _stored_type(name, value)  # of text: marked as UTF-8, which a copy alone takes over
+            group.create_dataset(_link(name), data=value.astype(dtype, copy=dtype.kind == "S"), dtype=dtype)
         elif isinstance(value, str):
             raw = np.array(value.encode())
             group.attrs.create(name, raw, dtype=h5py.string_dtype("utf-8", max(1, raw.itemsize)))
@@ -66,7 +62,7 @@ def _write_group(group: h5py.Group, tree: Mapping[str, Any]) -> None:
             raise TypeError(f"{name}: a {type(value).__name__} cannot be stored")
 
 
-def _write_stack(group: h5py.Group, name: str, rows: Stack) -> None:
+def _write_rows(group: h5py.Group, name: str, rows: list[np.ndarray]) -> None:
     if any(row.shape != rows[0].shape or row.dtype != rows[0].dtype for row in rows):
         raise TypeError(f"{name}: rows of several shapes or types")
     dataset = group.create_dataset(_link(name), (len(rows), *rows[0].shape), _stored_type(name, rows[0]))

@@ -415,8 +415,6 @@ def _table(clients: list[int], values: Any) -> dict[str, Any]:
 def _by_client(values: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """A dataset (clients, ...) for each name; a group of several, each with its clients, where some lack it or have
     another shape or type."""
-    from mpifl.checkpoint.hdf5 import Stack
-
     kinds: dict[str, dict[tuple[Any, ...], dict[int, np.ndarray]]] = {}
     for i, arrays in values.items():
         for name, array in arrays.items():
@@ -426,9 +424,9 @@ def _by_client(values: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]
     for name, blocks in kinds.items():
         (first, *others) = blocks.values()
         if not others and len(first) == len(values):
-            datasets[name] = Stack(first.values())
+            datasets[name] = [*first.values()]
         else:
-            datasets[name] = {str(k): _table(list(b), Stack(b.values())) for k, b in enumerate(blocks.values())}
+            datasets[name] = {str(k): _table(list(b), [*b.values()]) for k, b in enumerate(blocks.values())}
     return _table(list(values), datasets)
 
 

@@ -152,10 +152,10 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1, kept: KeptVectors = Ke
     evaluation = (
         size.evaluating + int(min(QUEUE_LIMIT, _evaluations(job, n)) + 1 + (job.keep.best is not None)) * vector
     )
-    saved = job.checkpoint.every is not None or job.checkpoint.updates is not None
+    saved = any(value is not None for value in (job.checkpoint.every, job.checkpoint.updates, job.checkpoint.wall))
     server = {
         "data": size.data,
-        "server's state": int(kept.server * vector * (2 if saved else 1)),
+        "server's state": int(kept.server * vector),
         "clients' table": n * TABLE_BYTES + RECORD_BYTES,
         "evaluation": evaluation,
     }
@@ -174,6 +174,8 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1, kept: KeptVectors = Ke
         return MemoryEstimate(_with_loading(server, size), {**clients, **_torch(job)}, ranks)
     server["clients' records"] = int(computing * CLIENT_BYTES)
     own = min(_vectors_in_flight(job, min(computing, in_flight)), _updates(job, n))  # the first messages share x_0
+    if saved:  # a checkpoint waits for the updates of all messages
+        own = max(own, in_flight * job.algorithm.min_vectors_up)
     own_states = computing * (kept.client - kept.shared)
     shared = computing if getattr(job.algorithm, "cohort", None) else 1.0  # rounds of all clients: one vector
     server["clients' states"] = _states(job, own_states + kept.shared * shared, vector)

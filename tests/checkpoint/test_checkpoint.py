@@ -148,7 +148,7 @@ def test_objects_cannot_be_stored(tmp_path: Path) -> None:
         contents: list[PartContent] = [server(2, algorithm={"x": bad}), {1: ClientSnapshot({"x": bad})}]
         for each in contents:
             assert save_part(folder, 2, 1, each) == (2, 0, 0, f"x: an array of {bad.dtype} cannot be stored")
-    assert save_part(folder, 2, 1, server(2, rows={"rows": [1]})).error == "rows: a list cannot be stored"  # type: ignore[dict-item]
+    assert save_part(folder, 2, 1, server(2, rows={"rows": {1}})).error == "rows: a set cannot be stored"  # type: ignore[dict-item]
     assert names(folder) == ["000001.json", "000001.rank0", "000001.rank1"]
 
 

@@ -14,7 +14,7 @@ import pytest
 import mpifl
 from mpifl import ConfigError
 from mpifl.config.job import Job
-from mpifl.server.memory_estimate import array_bytes, check_memory, estimate, problem_size
+from mpifl.server.memory_estimate import OBJECT_BYTES, array_bytes, check_memory, estimate, problem_size
 from mpifl.transport.handshake import Hello
 
 GB = 10**9
@@ -28,7 +28,7 @@ def job(tmp_path: Path, clients: int, dim: int, algorithm: dict[str, Any] = AREA
             "problem": {"model": {"name": "quadratic", "dim": dim}, "clients": clients},
             "algorithm": algorithm, "clock": {"mode": "virtual", "delay": {"name": "exponential", "rate": 1.0}},
             "stop": {"updates": 4 * clients}, "evaluate": {"updates": 10**9}, "output": str(tmp_path / "memory.h5"),
-            **keys,
+            "checkpoint": {"wall": None}, **keys,
         }
     )  # fmt: skip
 
@@ -58,6 +58,17 @@ def test_loading_counts_beyond_the_vectors_that_are_allocated_after_it(tmp_path:
     server = estimate(job(tmp_path, 4_000_000, 3, {"name": "fedavg"}), found._replace(d=3)).server
     after = sum(server.values()) - server["data"] - server["clients' table"] - server["loading"]
     assert after + server["loading"] == 2 * block
+
+
+def test_checkpoints_by_wall_time_count_the_updates_that_answer_all_messages(tmp_path: Path) -> None:
+    """A round of FedAvg has one message for all 40 clients, and an update of each."""
+    d, flight = 500, {}
+    for wall in (None, 600.0):
+        each = job(tmp_path, 40, d, {"name": "fedavg"}, checkpoint={"wall": wall})
+        found = problem_size(each)
+        assert found
+        flight[wall] = estimate(each, found).server["messages in flight"]
+    assert flight[600.0] - flight[None] == (40 - 1) * (4 * d + OBJECT_BYTES)
 
 
 def test_a_host_is_asked_for_the_sum_of_its_ranks(tmp_path: Path) -> None:

@@ -42,3 +42,14 @@ def test_the_peak_of_a_run_is_the_estimate(tmp_path: Path, name: str, n: int) ->
     """Within a quarter: 50 MB for a vector of each client, and every client computes."""
     base, need, peak = measured(of_method(tmp_path, name, n, 12_500_000 // n, stop={"updates": 8 * n}))
     assert need == pytest.approx(peak - base, rel=0.25)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", ["fedpd", "mifa", "async-fedavg", "scaffold"])
+def test_a_checkpoint_takes_the_updates_in_flight_and_no_copy_of_states(tmp_path: Path, name: str) -> None:
+    """MIFA and the server memory of asynchronous FedAvg are dicts of a vector for each client."""
+    n = 400
+    keys = {"stop": {"updates": 8 * n}, "checkpoint": {"updates": 6 * n + 2}}
+    base, need, peak = measured(of_method(tmp_path, name, n, 12_500_000 // n, **keys))
+    assert need == pytest.approx(peak - base, rel=0.1)
