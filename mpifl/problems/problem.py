@@ -50,6 +50,7 @@ class Rows:
     owner_test: np.ndarray | None = None  # (T,) int client of each test row; -1: no client
     shape: tuple[int, ...] = ()  # channels, height and width of a row that is an image
     tokens: Tokens | None = None  # the text; None: the rows are no text
+    files: tuple[tuple[object, int], ...] = ()  # each file and its number of rows: of all training, then all test rows
 
     def __post_init__(self) -> None:
         self.classes, self.divisor = int(self.classes), float(self.divisor)  # NumPy's numbers do not travel as JSON

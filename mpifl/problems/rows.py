@@ -100,12 +100,34 @@ class RowModel(Model):
         return RowProblem(data, partition, settings, self)
 
 
+def _check_range(rows: Rows, dtype: np.dtype) -> None:
+    """Raises ConfigError for a number that is too large for `dtype`, with its place where the file is known."""
+    begin = 0
+    for name, x in (("x", rows.x), ("x_test", rows.x_test)):
+        ends = np.array([x.min(initial=0), x.max(initial=0)]) if x.dtype.kind == "f" else np.zeros(2)
+        with np.errstate(over="ignore"):
+            if not np.isinf((ends / rows.divisor).astype(dtype)).any():
+                begin += len(x)
+                continue
+            k = next(k for k, row in enumerate(x) if np.isinf((row / rows.divisor).astype(dtype)).any())
+        value = x[k, j := int(np.abs(x[k]).argmax())]
+        wrong, expected = f"{value:g}, beyond {np.finfo(dtype).max:.3g}", f"numbers that {dtype} holds"
+        if not rows.files:
+            raise ConfigError("problem.dtype", dtype, f"row {k} of {name} has {wrong}", "float64")
+        for file, count in rows.files:
+            if begin + k < count:
+                at = f"{name}[{begin + k}, {j}]" if not rows.shape else f"an entry of {name}[{begin + k}]"
+                raise ConfigError("data file", file, f"{at} is {wrong}", expected, "set problem.dtype=float64")
+            begin -= count
+
+
 class RowProblem(Problem):
     """Rows partitioned over n clients. `train_loss` is the mean loss over all training rows plus the regulariser
     (that is sum_i (s_i/S) f_i); `test_loss` is the mean loss over the test rows, without the regulariser."""
 
     def __init__(self, data: Data, partition: Partition, settings: ProblemSettings, model: RowModel) -> None:
         rows = data.read(settings.folder(), settings.download, settings.clients)
+        _check_range(rows, np.dtype(settings.dtype))
         labels = np.concatenate([rows.y, rows.y_test])
         if not len(rows.y) or labels.min() < 0 or labels.max() >= rows.classes:
             wrong = f"labels from {labels.min()} to {labels.max()}" if len(rows.y) else "no rows"
@@ -348,10 +370,7 @@ def subsample(most: int | None, rows: int) -> Any:
 
 
 class ScaledRows:
-    """x[order] / divisor as `dtype`; of small unsigned integers computed on first use, by whichever thread.
-
-    Raises ConfigError where a number is too large for `dtype`.
-    """
+    """x[order] / divisor as `dtype`; of small unsigned integers computed on first use, by whichever thread."""
 
     def __init__(self, x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> None:
         source = x, divisor, dtype, order
@@ -371,20 +390,12 @@ class ScaledRows:
 
 
 def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> np.ndarray:
-    """x[order] / divisor as `dtype`, a piece at a time: the raw rows may be all that memory has room for.
-
-    Raises ConfigError where a number is too large for `dtype`.
-    """
+    """x[order] / divisor as `dtype`, a piece at a time: the raw rows may be all that memory has room for."""
     if dtype.kind == "i":
         return x[order]
     result = np.empty((len(order), x.shape[1]), dtype)
-    try:
-        with np.errstate(over="raise"):
-            for k in range(0, len(order), CHUNK):
-                np.divide(x[order[k : k + CHUNK]], divisor, out=result[k : k + CHUNK], dtype=dtype, casting="unsafe")
-    except FloatingPointError:
-        wrong = f"the data have numbers beyond {np.finfo(dtype).max:.3g}"
-        raise ConfigError("problem.dtype", dtype, wrong, "a type that holds them") from None
+    for k in range(0, len(order), CHUNK):
+        np.divide(x[order[k : k + CHUNK]], divisor, out=result[k : k + CHUNK], dtype=dtype, casting="unsafe")
     return result
 
 

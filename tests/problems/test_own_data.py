@@ -17,6 +17,8 @@ from mpifl.problems import ProblemConfig, load
 from mpifl.problems.data import Folder, Leaf
 from mpifl.problems.models import NonconvexLogistic
 from mpifl.problems.partitions import Iid
+from mpifl.problems.problem import Rows
+from mpifl.problems.rows import _check_range
 from tests.problems.conftest import write_leaf
 
 
@@ -154,11 +156,28 @@ def test_hdf5_with_what_is_no_array(tmp_path: Path) -> None:
             load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
-def test_numbers_beyond_the_type(tmp_path: Path) -> None:
-    write(tmp_path / "a.npz", x=np.full((2, 3), 1e300), y=[0, 1])
-    with pytest.raises(ConfigError, match=r"the data have numbers beyond 3.4e\+38; expected a type that holds them"):
+@pytest.mark.parametrize("name", ["x", "x_test"])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3)])
+def test_numbers_beyond_the_type_are_named_by_their_file_and_place(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    """The largest number that rounds to one of float32 is right; the next file's second row is not."""
+    x = np.full(shape, float(np.finfo(np.float32).max) * (1 + 2**-26))
+    arrays = {"x": x, "y": [0, 1], "x_test": x, "y_test": [0, 1]}
+    write(tmp_path / "a.npz", **arrays)
+    beyond = x.copy()
+    beyond[1, 2] = -1e300
+    write(tmp_path / "b.npz", **{**arrays, name: beyond})
+    at = rf"{name}\[1, 2\]" if len(shape) == 2 else rf"an entry of {name}\[1\]"
+    with pytest.raises(ConfigError, match=rf"b\.npz: {at} is -1e\+300, beyond 3.4e\+38; .*problem.dtype=float64"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
-    assert load(ProblemConfig(data=Folder(path=str(tmp_path)), dtype="float64")).shard(0)[0].max() == 1e300
+    assert load(ProblemConfig(data=Folder(path=str(tmp_path)), dtype="float64")).shard(0)[0].max() == x.max()
+
+
+def test_numbers_beyond_the_type_without_a_file_are_named_by_their_row() -> None:
+    rows = Rows(np.array([[1.0], [1e300]]), np.zeros(2, int), np.empty((0, 1)), np.empty(0, int), 2)
+    with pytest.raises(ConfigError, match=r"dtype=float32: row 1 of x has 1e\+300, beyond .*; expected float64"):
+        _check_range(rows, np.dtype("float32"))
 
 
 def test_another_number_of_clients_than_files(tmp_path: Path) -> None:

@@ -428,6 +428,7 @@ def gather(train: Sequence[Piece], test: Sequence[Piece]) -> Rows:
     return Rows(
         x.reshape(len(x), features), y, x_test.reshape(len(x_test), features), y_test, classes, owner=owner,
         owner_test=np.maximum(owner_test.astype(np.int64), -1), shape=shape,
+        files=tuple((piece.source, len(piece.y)) for piece in (*train, *test)),
     )  # fmt: skip
 
 
