@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -215,6 +217,41 @@ def test_the_initial_model_is_the_seeds_and_the_data_are_the_same_for_all() -> N
         clients = hosted(config, problem, seed=seed).objectives
         losses = np.array([clients[i].loss(x) for i in range(3)])  # with the untrained part of this seed's module
         assert problem.evaluate(x)["train_loss"] == pytest.approx(losses @ np.array(SIZES) / 12, rel=1e-6)
+
+
+TOP_AND_FACTORY = """
+import random
+import numpy as np, torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+def drawn():
+    return [float(torch.randn(())), np.random.normal(), random.random()]
+
+TOP = drawn()
+
+def entry():
+    x = torch.tensor([TOP, drawn()])
+    return nn.Linear(3, 1), nn.functional.mse_loss, [TensorDataset(x, torch.zeros(2, 1))]
+"""
+
+
+def test_data_from_generators_without_a_seed_are_the_same_in_each_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn at the top level of the file and in the function, whatever state the process has; which it keeps."""
+    monkeypatch.chdir(tmp_path)
+    rows = []
+    for name in ("one", "two"):  # a file that is imported first, as in another process
+        (tmp_path / f"{name}.py").write_text(TOP_AND_FACTORY)
+        before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        problem = problems.load(ProblemConfig(entry=f"{name}:entry"))
+        assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+        rows.append(problem.rows[0].take(slice(None))[0])
+        torch.manual_seed(9), np.random.seed(9), random.seed(9)
+    assert torch.equal(*rows)
+    random.seed(0)
+    assert rows[0][0, 2] == pytest.approx(random.random())
 
 
 def test_a_rank_reads_the_rows_of_its_own_clients_alone() -> None:

@@ -1,7 +1,7 @@
 """A problem of a user's own: a function that returns a torch module, a loss and each client's data set.
 
-Every rank calls the function twice: for the module and the loss with torch's generator seeded from the run's seed, and
-for the data sets with a fixed seed. So the data are the same on all ranks and for all seeds.
+Every rank calls the function twice: for the module and the loss with the generators of torch, NumPy and Python seeded
+from the run's seed, and for the data sets with a fixed seed. So the data are the same on all ranks and for all seeds.
 """
 
 from __future__ import annotations

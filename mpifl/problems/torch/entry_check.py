@@ -21,7 +21,7 @@ from mpifl.problems.torch.examples import CollatedExamples, Examples, tensors
 from mpifl.problems.torch.flat import running_statistics
 from mpifl.problems.torch.module_objective import set_evaluation_mode
 from mpifl.problems.torch.module_problem import seeded
-from mpifl.problems.torch.row_draws import read_all, read_seeded
+from mpifl.problems.torch.row_draws import read_all, read_seeded, seeded_generators
 from mpifl.problems.torch.side_effects import compiled_function, copied, find_side_effects
 from mpifl.user_code import import_object
 
@@ -66,9 +66,10 @@ def find(entry: str) -> Callable[..., Any]:
 
 
 def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
-    """Calls the function, with torch's generator at the seed's resources. Raises ConfigError."""
+    """Calls the function, with the generators of torch, NumPy and Python seeded. Raises ConfigError."""
     assert settings.entry is not None
-    function, options = find(settings.entry), settings.options or {}
+    with seeded_generators(0):  # of draws at the top level of its file
+        function, options = find(settings.entry), settings.options or {}
     try:
         signature = inspect.signature(function)
     except ValueError as error:
@@ -80,7 +81,8 @@ def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
         raise ConfigError("problem.options", options, str(error), f"what {takes} takes") from error
     folder, threads = os.getcwd(), torch.get_num_threads()
     try:
-        made = seeded(seed, lambda: function(**options))
+        with seeded_generators(seed):
+            made = seeded(seed, lambda: function(**options))
     except SystemExit as error:  # of a parser of sys.argv, which has mpifl's words
         remedy = "take options as arguments, which problem.options gives, not from the command line"
         raise entry_error(settings, f"it exits with status {error.code}", RETURNS, remedy) from error

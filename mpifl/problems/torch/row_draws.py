@@ -1,4 +1,7 @@
-"""Draws of a data set that is asked for a row, as for augmentation: they belong to a seed for each row."""
+"""Draws of a user's code from the generators of the process: they belong to a seed, and the generators are restored.
+
+A data set that draws when it is asked for a row, as for augmentation, has a seed for each row.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,20 @@ def restored_generators() -> Iterator[None]:
             random.setstate(before[1])
 
 
+@contextmanager
+def seeded_generators(seed: int) -> Iterator[None]:
+    """Seeds these generators; restores them afterwards."""
+    with restored_generators():
+        _seed(seed)
+        yield
+
+
+def _seed(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 def read_all(dataset: Any) -> tuple[list[Any], bool]:
     """All rows of a data set, and whether it draws from one of these generators; restores them."""
     with restored_generators():
@@ -36,9 +53,7 @@ def read_seeded(dataset: Any, numbers: Iterable[int], seeds: Iterable[int]) -> l
     rows = []
     with restored_generators():
         for k, seed in zip(numbers, seeds, strict=True):
-            torch.default_generator.manual_seed(seed)
-            np.random.seed(seed % 2**32)
-            random.seed(seed)
+            _seed(seed)
             rows.append(dataset[k])
     return rows
 
