@@ -90,6 +90,9 @@ class Evaluate(Config):
     """seconds of the run's clock"""
     updates: PositiveInt | None = None
     """updates that the server has consumed"""
+    train_every: PositiveInt = 1
+    """evaluations for each one that measures the training loss, and the gradient: 1, all do; 5, the first of every
+    five; the others cost the test rows alone"""
     gradient: bool = False
     """also measure the norm of the training loss's gradient, without a method's own g; where a method minimises f + g
     also that of the gradient mapping"""

@@ -171,13 +171,13 @@ class Problem:
     def begin_evaluation(self, version: int) -> None:
         """Called before the model of a version is evaluated: what is drawn then belongs to the run's seed and to it."""
 
-    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+    def evaluate(self, x: np.ndarray, training: bool = True) -> dict[str, float]:
         """train_loss, test_loss, test_accuracy, client_accuracy_mean of the model x (d,); nan where there is none. With
-        validation rows also validation_loss and validation_accuracy.
+        validation rows also validation_loss and validation_accuracy. Without `training` train_loss is nan.
 
         May run in a thread while gradients are computed, unless `draws`.
         """
-        return self.evaluate_with_clients(x)[0]
+        return self.evaluate_with_clients(x, training)[0]
 
     def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """(T,) int64 labels of the test rows, and (T, C) float64 scores: probabilities under the model x.
@@ -187,9 +187,9 @@ class Problem:
         """
         return None
 
-    def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+    def evaluate_with_clients(self, x: np.ndarray, training: bool = True) -> tuple[dict[str, float], np.ndarray]:
         """What `evaluate` and `client_accuracies` return; a subclass has this one or `evaluate`."""
-        return self.evaluate(x), self.client_accuracies(x)
+        return self.evaluate(x, training), self.client_accuracies(x)
 
     def client_accuracies(self, x: np.ndarray) -> np.ndarray:
         """(n,) accuracy of the model x (d,) on each client's own test rows; nan where a client has none."""

@@ -252,9 +252,10 @@ class RowProblem(Problem):
         with np.errstate(over="ignore", invalid="ignore"):
             return to_numpy(self._whole.gradient(x))
 
-    def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+    def evaluate_with_clients(self, x: np.ndarray, training: bool = True) -> tuple[dict[str, float], np.ndarray]:
         with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread
-            (train, _), test, *validation = (self._mean(x, *part) for part in self._evaluated)
+            train = self._mean(x, *self._evaluated[0])[0] if training else nan
+            test, *validation = (self._mean(x, *part) for part in self._evaluated[1:])
             train += self.model.regulariser(x, self.l2, self.layout)
         own = self.client_accuracies(x)
         return metric_values(train, test, own, validation[0] if validation else None), own

@@ -76,6 +76,7 @@ class Evaluator:
         *,
         deterministic: bool,
         accuracy: float | None,
+        train_every: int = 1,
         gradient: bool = False,
         clients: bool = False,
         metrics: Mapping[str, Metric] | None = None,
@@ -92,6 +93,7 @@ class Evaluator:
     ) -> None:
         """
         accuracy  the target, if any
+        train_every  evaluations for each one that measures the training loss, and the gradient
         gradient  also record the gradient norm, and that of the gradient mapping if there is one
         clients   also record the accuracy on each client's own test rows
         metrics   functions of the test rows' labels and scores, by name
@@ -106,6 +108,7 @@ class Evaluator:
         """
         self.keep, self.kept, self._plateau, self._patience = keep, kept, plateau, plateau_evaluations
         self._problem, self._writer = problem, writer
+        self._train_every = train_every
         self._gradient, self._penalty, self._mapping = gradient, penalty, gradient_mapping
         self._first, self.best = first, best
         self._deterministic, self._accuracy = deterministic, accuracy
@@ -172,14 +175,15 @@ class Evaluator:
     def _evaluate(self, request: EvaluationRequest) -> None:
         x, accuracies = request.x, request.accuracies
         self._problem.begin_evaluation(request.version)
+        training = self._rows % self._train_every == 0
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
         if self._clients:
-            metrics, own = self._problem.evaluate_with_clients(x)
+            metrics, own = self._problem.evaluate_with_clients(x, training)
             metrics |= {f"client_accuracy_{name}": value for name, value in summarise(own).items()}
         else:
-            metrics = self._problem.evaluate(x)
+            metrics = self._problem.evaluate(x, training)
         metrics["train_loss"] += self._penalty(x)
-        if self._gradient:
+        if self._gradient and training:
             metrics |= self._gradient_norms(x)
         if accuracies is not None:
             accuracies = np.where(np.isnan(accuracies), self._first, accuracies)

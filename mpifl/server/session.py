@@ -101,7 +101,7 @@ class Session:
         self.evaluator = Evaluator(
             self.problem, self.writer, deterministic=self.schedule.deterministic,
             accuracy=job.stop.accuracy if live else None,  # a replay ends with its record
-            gradient=job.evaluate.gradient, clients=job.evaluate.clients,
+            train_every=job.evaluate.train_every, gradient=job.evaluate.gradient, clients=job.evaluate.clients,
             metrics=load_metrics(job.evaluate.metrics), penalty=job.algorithm.penalty,
             gradient_mapping=job.algorithm.gradient_mapping,
             first=self.problem.client_accuracies(self.problem.initial(job.seed)),

@@ -124,6 +124,21 @@ def test_page_of_selected_values(paper: Path) -> None:
     assert "loss of FedDR, local steps 3 above FedProx, local steps 3" in text
 
 
+def test_a_claim_about_some_values_of_an_axis(paper: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    whole = "each: local_steps}"
+    with changed(paper / "tuned.yaml", whole, "each: local_steps, values: [3]}"):
+        assert main(["reproduce", str(paper / "tuned.yaml"), "--no-runs", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / f"{paper.name}-tuned.md").read_text()
+    claims = [line for line in text.splitlines() if line.startswith("| loss of FedDR")]
+    assert len(claims) == 1 and "local steps 3 above FedProx, local steps 3" in claims[0]
+    for new, line in (
+        ("each: local_steps, values: [4]}", "page.claims[0].values=4: local_steps has no such value"),
+        ("values: [3]}", "claims[0].values=[3]: there is no `each`, whose values they are"),
+    ):
+        with changed(paper / "tuned.yaml", whole, new):
+            assert line in refused("reproduce", paper / "tuned.yaml", "--no-runs", "--out", tmp_path)
+
+
 def test_an_item_whose_data_are_missing_is_named_on_the_page(paper: Path, refused: Callable[..., str]) -> None:
     text = (paper / "pages" / "tiny.md").read_text()
     assert text.rstrip().endswith("## Missing\n\nNot run: these data are missing: femnist.")

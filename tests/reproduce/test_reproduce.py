@@ -8,19 +8,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from scipy import stats
 
 import mpifl
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis.trials import Group, load_trial
+from mpifl.tools.reproduce.claims import judge_means, seeds_to_decide
 from mpifl.tools.reproduce.items import JOBS, Item, PaperOptions, load_items, papers, study_labels
 from mpifl.tools.reproduce.published import Value, z_score
+from mpifl.tools.reproduce.spec import Claim
 from mpifl.tools.reproduce.spread import components, spread_section
-from mpifl.tools.reproduce.values import Summary
+from mpifl.tools.reproduce.values import Difference, Summary
 from tests.studies.conftest import BASE
 
 STUDY = """
@@ -130,7 +134,7 @@ def test_claims_follow_the_runs(runs: Path, tmp_path: Path) -> None:
     claim = row(page(runs, tmp_path), "accuracy of AREA above FedAvg")
     assert claim[1] == "+20.00" and claim[3] == "3"
     assert claim[2].endswith(f": {d.mean():+.2f} ({d.mean() - half:+.2f} to {d.mean() + half:+.2f})")
-    assert claim[4] == ("holds" if d.mean() - half > 0 else "not decided")
+    assert claim[5] == ("holds" if d.mean() - half > 0 else "not decided")
     assert d.mean() - half > 0, "the test needs a claim that holds"
 
     shutil.copytree(runs / "runs", tmp_path / "runs")
@@ -138,8 +142,70 @@ def test_claims_follow_the_runs(runs: Path, tmp_path: Path) -> None:
         with h5py.File(path, "r+", libver="latest") as file:
             file["evaluations/test_accuracy"][-1] = 0.05
     text = page(runs, tmp_path, f"output={tmp_path}/runs")
-    assert row(text, "accuracy of AREA above FedAvg")[4] == "does not hold"
+    assert row(text, "accuracy of AREA above FedAvg")[5] == "does not hold"
     assert "that do not: 1; not decided: " in text
+
+
+def test_a_factor_of_the_right_side(runs: Path, tmp_path: Path) -> None:
+    """With `times: 0.5` the difference of a pair is left - right/2; that of the printed means is 90 - 70/2."""
+    publish(runs, {("AREA", "accuracy"): (90, 80, 95), ("FedAvg", "accuracy"): (70, 60, 75)})
+    here = ours(runs)
+    d = here["AREA"]["accuracy"] - here["FedAvg"]["accuracy"] / 2
+    with changed(runs / "table1.yaml", "relation: above", "relation: above, times: 0.5"):
+        claim = row(page(runs, tmp_path), "accuracy of AREA above 0.5 times FedAvg")
+    assert claim[1] == "+55.00" and f": {d.mean():+.2f} (" in claim[2]
+
+
+def test_a_share_of_the_horizon_is_compared_by_the_mean_curves(runs: Path, tmp_path: Path) -> None:
+    """rho of both methods: a printed >1 is more than 0.3, and equal printed values make no claim."""
+    rho = "  measures: {rho: {metric: test_accuracy, reaches: 0.5, of_horizon: true}}\n"
+    claim = "{left: {method: AREA}, relation: published, right: {method: FedAvg}, measure: rho}"
+    lines = [f"tiny,Table 1,method={m},rho,{v},,,10,{p}" for m, v, p in (("AREA", 0.3, 0.3), ("FedAvg", "", ">1"))]
+    file = runs.parent / "published.csv"
+    file.write_text("\n".join([HEAD, *lines, ""]))
+    claims = (runs / "table1.yaml").read_text().split("  claims:\n")[1].split("output:")[0]
+    shared = "  strict: [{cells: {method: FedAvg}, within: {accuracy: 0.5}}]\n"
+    with (
+        changed(runs / "table1.yaml", "  claims:\n" + claims, f"{rho}  claims: [{claim}]\n"),
+        changed(runs / "paper.yaml", shared, ""),
+    ):
+        text = page(runs, tmp_path)
+        found = row(text, "rho of AREA below FedAvg")
+        one, two = (row(text, method)[2].split()[0] for method in ("AREA", "FedAvg"))
+        assert float(one) <= 1 and two == r"\>1" and found[1:] == ["-", rf"{one}, \>1", "3", "-", "holds"]
+        assert f"rho less the printed one: of the mean curve {float(one) - 0.3:+.2f} on average" in text
+        file.write_text("\n".join([HEAD, lines[0], lines[1].replace(",,,,10,>1", ",0.3,,,10,0.3"), ""]))
+        assert row(page(runs, tmp_path), "rho of AREA published FedAvg")[5] == "printed equal"
+
+
+def test_verdicts_on_two_numbers() -> None:
+    below = Claim({}, "below", {}, "rho", times=0.5)
+    assert [judge_means(below, 0.1, y) for y in (0.21, 0.2, 0.19, np.inf)] == [
+        "holds", "does not hold", "does not hold", "holds"
+    ]  # fmt: skip
+    assert judge_means(below, np.inf, 0.2) == "does not hold" and judge_means(below, np.inf, np.inf) == "no values"
+    assert judge_means(Claim({}, "above", {}, "rho"), np.inf, 0.2) == "holds"
+    near = Claim({}, "near", {}, "rho", by=0.1)
+    assert [judge_means(near, 0.3, y) for y in (0.35, 0.45, np.inf)] == ["holds", "does not hold", "does not hold"]
+
+
+@pytest.mark.parametrize(("relation", "by", "distance"), [("above", 0.5, 0.5), ("below", 0.5, 1.5), ("near", 3, 2)])
+def test_seeds_to_decide(relation: Any, by: float, distance: float) -> None:
+    """n is the least number with t(n-1) s / sqrt(n) below the distance of the mean, 1, from the bound."""
+    values = np.array([-1.0, 3.0, 2.5, -0.5])
+    found = int(seeds_to_decide(Claim({}, relation, {}, "loss", by=by), Difference(values)))
+    half = [stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n) for n in (found - 1, found)]
+    assert values.mean() == 1 and half[1] < distance <= half[0]
+    assert seeds_to_decide(Claim({}, "above", {}, "loss", by=1.0), Difference(values)) == "1000 or more"
+
+
+def test_what_is_missing_stands_at_the_end_of_a_paper(runs: Path, tmp_path: Path) -> None:
+    publish(runs, {})
+    with changed(runs / "paper.yaml", "items:", "missing: '## Missing, and why'\nitems:"):
+        assert main(["reproduce", str(runs), "--no-runs", "--out", str(tmp_path)]) == 0
+        text = (tmp_path / "tiny.md").read_text()
+        assert text.endswith("\n\n## Missing, and why\n") and "in each row; evaluated every " in text
+        assert "## Missing" not in page(runs, tmp_path)
 
 
 def test_runs_are_those_of_single_jobs_bit_for_bit(runs: Path, tmp_path: Path) -> None:

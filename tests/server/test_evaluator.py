@@ -37,15 +37,15 @@ class Fake:
 
     def begin_evaluation(self, version: int) -> None: ...
 
-    def evaluate(self, x: Vector) -> dict[str, float]:
-        return {"train_loss": 2.0, "test_loss": 3.0, "test_accuracy": 0.5}
+    def evaluate(self, x: Vector, training: bool = True) -> dict[str, float]:
+        return {"train_loss": 2.0 if training else nan, "test_loss": 3.0, "test_accuracy": 0.5}
 
     def gradient(self, x: Vector) -> np.ndarray:
         self.asked += 1
         return 4 * np.abs(x)
 
-    def evaluate_with_clients(self, x: Vector) -> tuple[dict[str, float], np.ndarray]:
-        return {**self.evaluate(x), "client_accuracy_mean": 0.4}, FIRST
+    def evaluate_with_clients(self, x: Vector, training: bool = True) -> tuple[dict[str, float], np.ndarray]:
+        return {**self.evaluate(x, training), "client_accuracy_mean": 0.4}, FIRST
 
     def extend(self, rows: list[ClientEvaluationRow]) -> None:
         self.clients += rows
@@ -82,6 +82,31 @@ def test_the_gradient_is_measured_where_it_is_asked_for() -> None:
     assert row["gradient_norm"] == pytest.approx(12 * sqrt(2)) and "gradient_mapping" not in row
     (row,) = Fake().look(None, x=3.0, gradient=True, gradient_mapping=lambda x, gradient: gradient - x)
     assert row["gradient_mapping"] == pytest.approx(sqrt(9**2 + 15**2))
+
+
+def test_the_training_loss_at_every_third_evaluation() -> None:
+    """Counted from the first evaluation of the run, 4 of which an earlier session made; likewise the gradient."""
+    fake = Fake()
+    rows = fake.look(*[None] * 6, train_every=3, gradient=True, rows=4)
+    assert [k for k, row in enumerate(rows, 4) if "train_loss" in row] == [6, 9] and fake.asked == 2
+    assert all(row["test_accuracy"] == 0.5 for row in rows)
+
+
+@pytest.mark.parametrize("data", ["digits", None])
+def test_evaluations_without_the_training_loss_are_otherwise_the_same(data: str | None, tmp_path: Path) -> None:
+    job: dict[str, Any] = {
+        "problem": {"data": data, "clients": 4, "model": "logistic"} if data else {"clients": 4, "model": "quadratic"},
+        "name": "rows", "seed": 0, "algorithm": "fedavg", "clock": {"mode": "virtual"}, "stop": {"updates": 24},
+    }  # fmt: skip
+    found = []
+    for k in (1, 3):
+        evaluate = {"updates": 4, "train_every": k}
+        with mpifl.run({**job, "evaluate": evaluate, "output": str(tmp_path / f"{k}.h5")}) as run:
+            found.append(run.evaluations)
+    every, third = found
+    assert third.train_loss.notna().tolist() == [k % 3 == 0 for k in range(len(every))]
+    assert third.train_loss.dropna().equals(every.train_loss[::3])
+    assert third.drop(columns="train_loss").equals(every.drop(columns="train_loss"))
 
 
 def test_a_client_not_heard_from_counts_with_the_first_model() -> None:

@@ -143,7 +143,9 @@ class QuadraticProblem(Problem):
         """[diagonal of A_i (d,), c_i (d,)]"""
         return [self._a[i], self._c[i]]
 
-    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+    def evaluate(self, x: np.ndarray, training: bool = True) -> dict[str, float]:
+        if not training:
+            return dict.fromkeys(("train_loss", "test_loss", "test_accuracy"), float("nan"))
         total, rows = 0.0, max(1, BLOCK // self.d)
         memory = np.empty((min(rows, self.clients), self.d))
         with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread

@@ -125,9 +125,10 @@ class EntryProblem(Problem):
         if self.draws:
             seed_draws(f"{self._seed} evaluation {version}", self._shared.device)
 
-    def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+    def evaluate_with_clients(self, x: np.ndarray, training: bool = True) -> tuple[dict[str, float], np.ndarray]:
         own = self.client_accuracies(x)
-        found = [Measured.sum(measure(self._shared, rows) for rows in parts) for parts in self._evaluated]
+        measured = self._evaluated if training else [[], *self._evaluated[1:]]
+        found = [Measured.sum(measure(self._shared, rows) for rows in parts) for parts in measured]
         train, test, validation = ((part.mean_loss, part.accuracy) for part in found)
         held = validation if self.validation_rows else None
         return metric_values(train[0] + self._shared.regulariser(), test, own, held), own

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Keys that may differ between the trials of one group.
+TRAINING = ("train_loss", "gradient_norm", "gradient_mapping")  # measured at one of `evaluate.train_every` evaluations
 NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients", "evaluate.metrics")
 # Options that change what a step_size does, and whose defaults differ between methods.
 CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
@@ -231,6 +232,9 @@ def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str
              if metrics is None or name in metrics or name in ("time", "updates", "version")]  # fmt: skip
     rows = run.count("evaluations")
     data = {name: run.rows("evaluations", name, 0, rows) for name in names} | run.metric_columns()
+    every = (run.config.get("evaluate") or {}).get("train_every") or 1
+    measured = np.arange(rows) // every * every  # the last evaluation that measured them
+    data |= {name: data[name][measured] for name in TRAINING if name in data}
     updates = run.count("updates")
     for name in sums:
         each = sum(run.rows("updates", column, 0, updates).astype(float) for column in SUMS[name])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tabulate import tabulate
@@ -14,12 +14,13 @@ from tabulate import tabulate
 from mpifl.tools.analysis.tables import escape_markdown
 from mpifl.tools.analysis.trials import Group
 from mpifl.tools.reproduce.published import Cell
-from mpifl.tools.reproduce.spec import Claim, Page
+from mpifl.tools.reproduce.spec import Claim, Measure, Page
 from mpifl.tools.reproduce.values import (
     Difference,
     Summary,
     axis_of,
     find,
+    format_number,
     label_text,
     matches,
     paired,
@@ -31,27 +32,42 @@ NOTE = (
     "Differences are left minus right, paired by seed, with the 95 % confidence interval of their mean (Student's t). "
     "A claim holds if all of the interval satisfies it, does not hold if none does, and is not decided otherwise, or "
     "with one seed. A trial that diverged, or never reaches a level, has the worst value: with such trials a claim "
-    "holds if every pair satisfies it, and does not hold if none does."
+    "holds if every pair satisfies it, and does not hold if none does. Seeds to decide: the least number with which "
+    "the interval would leave out the bound, if mean and standard deviation stayed the same. A share of the horizon is "
+    "compared as it is printed: that of the mean curves, without an interval."
 )
+HEADINGS = ("claim", "published", "here", "seeds", "seeds to decide", "verdict")
+VERDICTS = ("holds", "does not hold", "not decided")
+MOST_SEEDS = 1000  # more are not counted
 
 
-def claim_section(
-    page: Page, cells: Sequence[Cell], groups: Sequence[Group], level: int, null: Collection[Path] = ()
-) -> Iterator[str]:
-    """The blocks on the paper's claims; none without claims. null: run files whose final model is a null model."""
-    if not page.claims:
-        return
-    rows, counts = [], dict.fromkeys(("holds", "does not hold", "not decided"), 0)
-    for claim in [replace(c, measure=m) for c in page.claims for m in _list(c.measure)]:
-        for left, right in _pairs(claim, groups):
-            row, verdict = _judge(page, cells, claim, left, right, groups, null)
-            rows.append(row)
-            if verdict in counts:
-                counts[verdict] += 1
-    yield f"{'#' * (level + 1)} Claims: {page.title}"
-    headings = ["claim", "published", "here", "seeds", "verdict"]
-    yield tabulate([[escape_markdown(str(c)) for c in row] for row in rows], headings, "pipe", disable_numparse=True)
-    holds, fails, open_ = counts.values()
+class Row(NamedTuple):
+    """A claim with its verdict, as it stands in the table."""
+
+    claim: str
+    published: str
+    """the difference of the published values"""
+    here: str
+    """both values, their difference and its interval"""
+    seeds: str
+    to_decide: str
+    """the seeds that would decide what is not decided"""
+    verdict: str
+
+
+def judge_claims(page: Page, cells: Sequence[Cell], groups: Sequence[Group], null: Collection[Path] = ()) -> list[Row]:
+    """The verdicts on the paper's claims. null: run files whose final model is a null model."""
+    return [
+        _judge(page, cells, claim, left, right, groups, null)
+        for claim in [replace(c, measure=m) for c in page.claims for m in _list(c.measure)]
+        for left, right in _pairs(claim, groups)
+    ]
+
+
+def claim_table(rows: Sequence[Sequence[str]], headings: Sequence[str] = HEADINGS) -> Iterator[str]:
+    """The table of claims, whose last column is the verdict, and how many of them hold."""
+    yield tabulate([[escape_markdown(c) for c in row] for row in rows], headings, "pipe", disable_numparse=True)
+    holds, fails, open_ = (sum(row[-1].partition(":")[0] == verdict for row in rows) for verdict in VERDICTS)
     yield f"Claims that hold: {holds}; that do not: {fails}; not decided: {open_}. {NOTE}"
 
 
@@ -64,7 +80,8 @@ def _pairs(claim: Claim, groups: Sequence[Group]) -> Iterator[tuple[dict[str, An
     extra: list[dict[str, Any]] = [{}]
     if claim.each:
         axes = [(axis_of(group.labels, claim.each), group) for group in groups]
-        values = dict.fromkeys(label_text(group.labels[axis]) for axis, group in axes if axis)
+        known = (label_text(group.labels[axis]) for axis, group in axes if axis)
+        values = dict.fromkeys(map(label_text, claim.values) if claim.values else known)
         extra = [{claim.each: value} for value in values]
     for more in extra:
         for right in _list(claim.right):
@@ -74,37 +91,40 @@ def _pairs(claim: Claim, groups: Sequence[Group]) -> Iterator[tuple[dict[str, An
 def _judge(
     page: Page, cells: Sequence[Cell], claim: Claim, left: Mapping[str, Any], right: Any, groups: Sequence[Group],
     null: Collection[Path],
-) -> tuple[list[str], str]:  # fmt: skip
-    """One row of the table, and its verdict."""
-    key = str(claim.measure)
-    measure = page.measures[key]
-    published = _published(cells, key, left, right)
-    if claim.relation == "published" and not math.isnan(published):
-        claim = replace(claim, relation="above" if published > 0 else "below")
-    name = f"{claim.measure} of {_text(left)} {claim.relation} "
-    name += _text(right) if isinstance(right, Mapping) else f"{right:g}"
-    name += f" by {claim.by:g}" if claim.by else ""
-    name += f" ({claim.source})" if claim.source else ""
+) -> Row:  # fmt: skip
+    measure = page.measures[str(claim.measure)]
+    published = _published(cells, claim, left, right)
+    claim = _directed(claim, published, measure.digits)
+    name = _name(claim, left, right)
     one = units(measure, find(groups, left))
     two = units(measure, find(groups, right)) if isinstance(right, Mapping) else []
     d = measure.digits
-    there = "-" if math.isnan(published) else f"{published:+.{d}f}"
+    there = f"{published:+.{d}f}" if math.isfinite(published) else "-"
     missing = len(one) != 1 or (isinstance(right, Mapping) and len(two) != 1)
     if missing or claim.relation == "published":
-        why = "not run" if missing else "not published"
-        return [name, there, "-", "0", why], why
+        why = "not run" if missing else "not published" if math.isnan(published) else "printed equal"
+        return Row(name, there, "-", "0", "-", why)
     sides = [summarise(measure, *unit) for unit in [*one, *two]]
-    difference = paired(measure, one[0], two[0]) if two else Difference(sides[0].values - right)
-    verdict = why = judge_difference(claim, difference)
+    if measure.of_horizon:
+        means = [side.mean for side in sides] if two else [sides[0].mean, right]
+        here = ", ".join(format_number(measure, mean) for mean in means)
+        return Row(name, there, here, str(len(sides[0].values)), "-", judge_means(claim, *means))
+    difference = (
+        paired(measure, one[0], two[0], claim.times) if two else Difference(sides[0].values - claim.times * right)
+    )
+    verdict, seeds = judge_difference(claim, difference), len(difference.values)
+    needed = "-"
     if any(trial.path in null for unit in [*one, *two] for group in unit for trial in group.trials):
-        verdict, why = "not decided", "not decided: null models"
-    here = f"{', '.join(_mean(side, d) for side in sides)}: {_format(difference, d)}"
-    return [name, there, here, str(len(difference.values)), why], verdict
+        verdict = "not decided: null models"
+    elif verdict == "not decided" and seeds > 1 and np.isfinite(difference.values).all():
+        needed = seeds_to_decide(claim, difference)
+    here = f"{', '.join(_mean(measure, side) for side in sides)}: {_format(difference, d)}"
+    return Row(name, there, here, str(seeds), needed, verdict)
 
 
-def _mean(side: Summary, digits: int) -> str:
+def _mean(measure: Measure, side: Summary) -> str:
     """The mean of one side, and how many of its trials diverged."""
-    mean = f"{side.mean:.{digits}f}"
+    mean = format_number(measure, side.mean)
     if not side.diverged:
         return mean
     return f"{f'{mean} and ' if len(side.kept) else ''}{side.diverged} of {len(side.values)} diverged"
@@ -117,6 +137,22 @@ def _format(difference: Difference, digits: int) -> str:
         return f"{infinite} of {len(values)} not finite"
     interval = f" ({difference.mean - half:+.{digits}f} to {difference.mean + half:+.{digits}f})"
     return f"{difference.mean:+.{digits}f}{'' if math.isnan(half) else interval}"
+
+
+def _directed(claim: Claim, published: float, digits: int) -> Claim:
+    """A claim `published` with the relation of the printed means; as it is where they are equal, or not printed."""
+    if claim.relation != "published" or not abs(published) > 0.5 * 10**-digits:
+        return claim
+    return replace(claim, relation="above" if published > 0 else "below")
+
+
+def _name(claim: Claim, left: Mapping[str, Any], right: Any) -> str:
+    """The claim in words."""
+    name = f"{claim.measure}{' of ' * bool(left)}{_text(left)} {claim.relation} "
+    name += f"{claim.times:g} times " if claim.times != 1 else ""
+    name += _text(right) if isinstance(right, Mapping) else f"{right:g}"
+    name += f" by {claim.by:g}" if claim.by else ""
+    return name + (f" ({claim.source})" if claim.source else "")
 
 
 def judge_difference(claim: Claim, difference: Difference) -> str:
@@ -142,19 +178,44 @@ def _compare(claim: Claim, low: float, high: float) -> tuple[bool, bool]:
     return low > claim.by, high <= claim.by
 
 
-def _published(cells: Sequence[Cell], measure: str, left: Mapping[str, Any], right: Any) -> float:
-    """The difference of the published means; NaN where one is not published."""
+def judge_means(claim: Claim, left: float, right: float) -> str:
+    """holds or does not hold, by two numbers, of which inf is more than any; "no values" where neither is finite."""
+    if not math.isfinite(left) and not math.isfinite(right):
+        return "no values"
+    difference = left - claim.times * right
+    if claim.relation == "near":
+        return "holds" if abs(difference) <= claim.by else "does not hold"
+    return "holds" if (difference if claim.relation == "above" else -difference) > claim.by else "does not hold"
+
+
+def seeds_to_decide(claim: Claim, difference: Difference) -> str:
+    """The least number of seeds whose interval leaves out the bound, if mean and deviation stay as they are."""
+    from scipy.special import stdtrit
+
+    mean, by = difference.mean, -claim.by if claim.relation == "below" else claim.by
+    distance = abs(abs(mean) - by) if claim.relation == "near" else abs(mean - by)
+    seeds = np.arange(2, MOST_SEEDS)
+    half_widths = stdtrit(seeds - 1, 0.975) * np.std(difference.values, ddof=1) / np.sqrt(seeds)
+    enough = seeds[half_widths < distance]
+    return str(enough[0]) if len(enough) else f"{MOST_SEEDS} or more"
+
+
+def _published(cells: Sequence[Cell], claim: Claim, left: Mapping[str, Any], right: Any) -> float:
+    """The difference of the published means; NaN where one is not published. A bound such as >1 is infinite."""
     means = []
     for side in (left, right):
         if not isinstance(side, Mapping):
             means.append(float(side))
             continue
-        found = [cell for cell in cells if matches(cell.labels, side) and measure in cell.values]
-        means.append(found[0].values[measure].mean if len(found) == 1 else math.nan)
-    return means[0] - means[1]
+        found = [cell.values for cell in cells if matches(cell.labels, side)]
+        value = found[0].get(str(claim.measure)) if len(found) == 1 else None
+        means.append(math.nan if value is None else math.inf if value.printed.startswith(">") else value.mean)
+    return means[0] - claim.times * means[1]
 
 
 def _text(labels: Mapping[str, Any]) -> str:
-    """Labels in one clause: the first value, then the others with their axes."""
-    (_, first), *rest = labels.items()
-    return ", ".join([label_text(first), *(f"{axis} {label_text(value)}".replace("_", " ") for axis, value in rest)])
+    """Labels in one clause: values with their axes, the first one without it unless it is a number."""
+    texts = [f"{axis} {label_text(value)}".replace("_", " ") for axis, value in labels.items()]
+    first = label_text(next(iter(labels.values()), "0"))
+    texts[:1] = texts[:1] if first.replace(".", "").isdigit() else [first]
+    return ", ".join(texts)

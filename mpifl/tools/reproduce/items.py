@@ -34,6 +34,8 @@ class PaperOptions(Config):
     """heading of the page with all items of the paper"""
     about: str = ""
     """the paper, and what its items have in common; Markdown, without results"""
+    missing: str = ""
+    """what of the paper is not here, each with its reason, and why claims are not met; Markdown, without results"""
     items: list[str] = field(default_factory=list)
     """the paper's tables and figures in the order of the page: names of study files without .yaml"""
 
@@ -124,6 +126,11 @@ def _check_cells(study: Study, page: Page, cells: Sequence[Cell]) -> None:
         for side in (claim.left, *(claim.right if isinstance(claim.right, list) else [claim.right])):
             if not isinstance(side, int | float) and not find_labels(labels, side):
                 raise ConfigError(f"page.claims[{k}]", side, "no combination has these", "labels of the study's axes")
+        for value in claim.values:
+            if not find_labels(labels, {str(claim.each): value}):
+                raise ConfigError(
+                    f"page.claims[{k}].values", value, f"{claim.each} has no such value", "one of its values"
+                )
     _check_names(study, page, labels)
 
 

@@ -17,7 +17,7 @@ from mpifl.tools.analysis.curves import axis_label
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.analysis.tables import escape_markdown
 from mpifl.tools.analysis.trials import SCALES, Group
-from mpifl.tools.reproduce.claims import claim_section
+from mpifl.tools.reproduce.claims import claim_table, judge_claims
 from mpifl.tools.reproduce.items import Item, PaperOptions, load_block, missing_data
 from mpifl.tools.reproduce.published import Cell, Value, judge
 from mpifl.tools.reproduce.spec import Figure, Measure, Table
@@ -27,6 +27,7 @@ from mpifl.tools.reproduce.values import (
     axis_number,
     axis_of,
     find,
+    format_number,
     is_null_model,
     label_text,
     matches,
@@ -49,6 +50,7 @@ NULL_NOTE = (
     "The final model is the zero vector, or is measured as the first model is, to the last bit. Claims that compare "
     "such trials are not decided."
 )
+READINGS = "of the mean curve", "as the mean of the trials' values", "as their median"
 SKIP = "<!-- test: skip takes minutes to hours, and data -->"
 
 
@@ -64,6 +66,7 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
     else:
         path, head, level = out / f"{items[0].name.replace('/', '-')}.md", [], 1
     parts = head + [block for item in items for block in item_blocks(item, out, level, made_by=not whole)]
+    parts += [options.missing.strip()] if whole else []
     out.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     return path
@@ -106,7 +109,9 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     yield from spread_section(item.page, item.cells, groups, level)
     for name in item.page.blocks:
         yield load_block(item, name)(item, out)
-    yield from claim_section(item.page, item.cells, groups, level, null)
+    if item.page.claims:
+        yield f"{'#' * (level + 1)} Claims: {item.page.title}"
+        yield from claim_table(judge_claims(item.page, item.cells, groups, null))
 
 
 def _is_reported(run: StudyRun, study: Study, index: Index) -> bool:
@@ -133,7 +138,14 @@ def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
     trials = f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     s = "" if trials == "1" else "s"
     return (f"{len(done)} of {len(study.runs)} runs, {trials} trial{s} in each row; "
+            f"evaluated every {_intervals(study)}; "
             f"the runs took {format_duration(seconds)} of wall time in all.")  # fmt: skip
+
+
+def _intervals(study: Study) -> str:
+    """The intervals between evaluations, of all runs."""
+    each = (run.job.evaluate for run in study.runs)
+    return " or ".join(dict.fromkeys(f"{e.every:g} s" if e.every else f"{e.updates} updates" for e in each))
 
 
 # -- published numbers -------------------------------------------------------------------------------------------------
@@ -174,10 +186,37 @@ def _comparison(item: Item, groups: Sequence[Group]) -> Iterator[str]:
             sentences.append(f"{name}: {sum(inside[name])} of {len(inside[name])} means are in the published range"
                              + (f", |z| is at most 2 in {sum(abs(z) <= 2 for z in z_scores[name])} of "
                                 f"{len(z_scores[name])}." if z_scores[name] else "."))  # fmt: skip
-    yield " ".join(sentences)
+    yield " ".join([*sentences, *_readings(item, groups)])
     yield _rules(item)
     if missed:
         yield "Not met:\n\n" + "\n".join(f"- {line}" for line in missed)
+
+
+def _readings(item: Item, groups: Sequence[Group]) -> Iterator[str]:
+    """A sentence on each measure that a curve reaches: how far other ways to read it are from the printed values."""
+    for name, measure in item.page.measures.items():
+        if measure.reaches is None:
+            continue
+        printed, found = [], []
+        for cell in item.cells:
+            value, ours = cell.values.get(name), find(groups, cell.labels)
+            if value and math.isfinite(value.mean) and ours:
+                summary = summarise(measure, ours[0])
+                printed.append(value.mean)
+                found.append((summary.mean, float(np.mean(summary.values)), float(np.median(summary.values))))
+        if printed:
+            errors = np.array(found).T - printed  # (readings, cells)
+            texts = [f"{reading} {_errors(e, measure.digits)}" for reading, e in zip(READINGS, errors, strict=True)]
+            yield f"{name} less the printed one: {'; '.join(texts)}."
+
+
+def _errors(errors: np.ndarray, digits: int) -> str:
+    """Mean and root mean square of the finite ones of some differences, and how many those are."""
+    known = errors[np.isfinite(errors)]
+    if not len(known):
+        return "has no value"
+    mean, square = known.mean(), float(np.sqrt((known**2).mean()))
+    return f"{mean:+.{digits}f} on average, root mean square {square:.{digits}f} ({len(known)} of {len(errors)} cells)"
 
 
 def _rules(item: Item) -> str:
@@ -233,14 +272,6 @@ def format_summary(measure: Measure, ours: Summary) -> str:
 
 def _range(low: str, high: str) -> str:
     return f"{low} to {high}" if "-" in (low[0], high[0]) else f"{low}-{high}"
-
-
-def format_number(measure: Measure, value: float) -> str:
-    """A value with the measure's digits; what is never reached is >1 of the horizon, else `never`."""
-    if math.isinf(value) and measure.reaches is not None:
-        return ">1" if measure.of_horizon else "never"
-    small = 0 < abs(value) < 10**-measure.digits
-    return f"{value:.2g}" if small or abs(value) >= 1e6 else f"{value:.{measure.digits}f}"
 
 
 def describe(cell: Cell) -> str:

@@ -137,8 +137,12 @@ class Claim(Config):
     """what is compared: a measure, or several"""
     by: float = 0.0
     """smallest difference that counts; for `near` the largest"""
+    times: PositiveFloat = 1.0
+    """factor of the right side: with `below` and 0.5 the left side is less than half of the right one"""
     each: str | None = None
-    """an axis: the claim is made for each of its values"""
+    """an axis: the claim is made for each of its values, or for those in `values`"""
+    values: list[Any] = field(default_factory=list)
+    """the values of the axis `each` that the claim is about; an empty list: all"""
     source: str = ""
     """where the paper says so"""
 
@@ -219,6 +223,8 @@ def _check(page: Page) -> None:
             page, f"claims[{k}].measure", claim.measure if isinstance(claim.measure, list) else [claim.measure]
         )
         _check_labels(f"claims[{k}].left", claim.left)
+        if claim.values and claim.each is None:
+            raise ConfigError(f"claims[{k}].values", claim.values, "there is no `each`, whose values they are", "none")
         for right in claim.right if isinstance(claim.right, list) else [claim.right]:
             if isinstance(right, bool) or not isinstance(right, int | float):
                 _check_labels(f"claims[{k}].right", right)

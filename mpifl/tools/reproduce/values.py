@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -192,13 +193,14 @@ def mean_curve(group: Group, metric: str, x: str) -> pd.DataFrame:
     return pd.DataFrame({"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
 
 
-def paired(measure: Measure, left: Sequence[Group], right: Sequence[Group]) -> Difference:
-    """The differences of the trials of two units with the same seed; those in which one has no value are left out."""
+def paired(measure: Measure, left: Sequence[Group], right: Sequence[Group], times: float = 1.0) -> Difference:
+    """The left value minus `times` the right one of the trials of two units with the same seed; pairs in which one has
+    no value are left out."""
     lefts, rights = seed_values(measure, left), seed_values(measure, right)
     pairs = [(value, rights[seed]) for seed, value in lefts.items() if seed in rights]
     one, two = np.array([pair for pair in pairs if not np.isnan(pair).any()]).reshape(-1, 2).T
     with np.errstate(invalid="ignore"):  # inf - inf
-        return Difference(one - two)
+        return Difference(one - times * two)
 
 
 def is_null_model(trial: Trial) -> bool:
@@ -208,6 +210,14 @@ def is_null_model(trial: Trial) -> bool:
             return True
     metrics = trial.evaluations.drop(columns=["time", "updates", "version", "age"], errors="ignore")
     return len(metrics) > 1 and metrics.iloc[0].equals(metrics.iloc[-1])
+
+
+def format_number(measure: Measure, value: float) -> str:
+    """A value with the measure's digits; what is never reached is >1 of the horizon, else `never`."""
+    if math.isinf(value) and measure.reaches is not None:
+        return ">1" if measure.of_horizon else "never"
+    small = 0 < abs(value) < 10**-measure.digits
+    return f"{value:.2g}" if small or abs(value) >= 1e6 else f"{value:.{measure.digits}f}"
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
