@@ -145,6 +145,21 @@ def test_an_item_whose_data_are_missing_is_named_on_the_page(paper: Path, refuse
     refused("reproduce", paper / "missing.yaml", "--no-runs", "--out", paper / "other")
 
 
+def test_the_part_of_an_item_whose_data_are_there_is_run(
+    paper: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPIFL_DATA", str(paper / "nowhere"))
+    femnist = "{problem.data: femnist, problem.clients: null, problem.partition: null}"
+    axes = f"axes: {{data: {{digits: {{}}, FEMNIST: {femnist}}}}}\n"
+    study = f"name: part\njob: base.yaml\n{axes}trials: 1\npage: {{title: Part}}\noutput: {tmp_path}/runs\n"
+    (paper / "part.yaml").write_text(study)
+    assert main(["reproduce", str(paper / "part.yaml"), "--processes", "1", "--out", str(tmp_path)]) == 0
+    assert "not run: tiny/part=data femnist: cannot be read" in capsys.readouterr().out
+    text = (tmp_path / "tiny-part.md").read_text()
+    assert "1 of 2 runs, 1 trial in each row" in text and "These data are missing: femnist." in text
+    assert "| digits |" in text and "| FEMNIST |" not in text
+
+
 def test_trials_on_the_command_line_keep_what_they_vary(paper: Path) -> None:
     runs = load_study(paper / "tuned.yaml", ["trials=5"]).runs
     assert {run.seed for run in runs} == set(range(5))

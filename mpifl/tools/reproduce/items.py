@@ -58,7 +58,7 @@ class Item:
     @property
     def data(self) -> list[str]:
         """The data sets of the runs."""
-        return list(dict.fromkeys(str(_data(run.job)["name"]) for run in self.study.runs))
+        return list(dict.fromkeys(str(data_of(run.job)["name"]) for run in self.study.runs))
 
 
 def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, list[Item]]:
@@ -176,17 +176,6 @@ def list_items() -> Iterator[dict[str, Any]]:
                    "runs": len(item.study.runs), "min on one core": minutes}  # fmt: skip
 
 
-def missing_data(item: Item) -> list[str]:
-    """The names of the item's data sets that are missing."""
-    missing = []
-    for name, run in {str(_data(run.job)["name"]): run for run in item.study.runs}.items():
-        try:
-            problems.load(run.job.problem)
-        except ConfigError:
-            missing.append(name)
-    return missing
-
-
 def load_block(item: Item, name: str) -> Callable[[Item, Path], str]:
     """A function `FILE.py:NAME` in a file beside the study, whose code is run. Raises ConfigError."""
     file, _, function = name.partition(":")
@@ -202,11 +191,11 @@ def load_block(item: Item, name: str) -> Callable[[Item, Path], str]:
     return found
 
 
-def check_data(item: Item, download: bool) -> None:
-    """Loads each data set once. Raises ConfigError, which says how to get it, for one that is missing."""
-    seen = []
+def missing_data(item: Item, download: bool = False) -> list[tuple[dict[str, Any], ConfigError]]:
+    """The sections `problem.data` of the runs whose data are missing, each with an error that says how to get them."""
+    seen, missing = [], []
     for run in item.study.runs:
-        if (data := _data(run.job)) not in seen:
+        if (data := data_of(run.job)) not in seen:
             seen.append(data)
             problem = dataclasses.replace(run.job.problem, download=download) if download else run.job.problem
             try:
@@ -214,9 +203,11 @@ def check_data(item: Item, download: bool) -> None:
             except ConfigError as error:
                 hint = "" if download else "--download fetches it where it has a public address"
                 wrong, expected = f"cannot be read: {error}", "a readable data set"
-                raise ConfigError(item.name, f"data {data['name']}", wrong, expected, hint) from None
+                missing.append((data, ConfigError(item.name, f"data {data['name']}", wrong, expected, hint)))
+    return missing
 
 
-def _data(job: Any) -> dict[str, Any]:
+def data_of(job: Any) -> dict[str, Any]:
+    """The section `problem.data` of a job."""
     data = job_to_dict(job)["problem"]["data"]
     return data if isinstance(data, dict) else {"name": data}

@@ -85,14 +85,15 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     if made_by:
         yield _made_by(item.name, item)
     elif not any(_is_reported(run, needed, index) for run in needed.runs):
-        missing = ", ".join(missing_data(item))
-        yield f"Not run: {f'these data are missing: {missing}' if missing else 'no run that is reported is completed'}."
+        yield f"Not run: {_missing_names(item) or 'no run that is reported is completed'}."
         if item.cells and item.page.spread is None:
             yield from _comparison(item, [])
         return
     groups, notes, *_ = reported_groups(needed, index)
     out.mkdir(parents=True, exist_ok=True)
     yield _runs(needed, index, groups)
+    if index.counts()["completed"] < len(needed.runs) and (missing := _missing_names(item)):
+        yield f"{missing[:1].upper()}{missing[1:]}."
     yield "\n".join(notes)
     null = [trial.path for group in groups for trial in group.trials if is_null_model(trial)]
     yield _null_models(groups, null)
@@ -112,6 +113,12 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     if item.page.claims:
         yield f"{'#' * (level + 1)} Claims: {item.page.title}"
         yield from claim_table(judge_claims(item.page, item.cells, groups, null))
+
+
+def _missing_names(item: Item) -> str:
+    """A clause that names the item's data sets that are missing; empty if there are none."""
+    names = ", ".join(dict.fromkeys(data["name"] for data, _ in missing_data(item)))
+    return names and f"these data are missing: {names}"
 
 
 def _is_reported(run: StudyRun, study: Study, index: Index) -> bool:
