@@ -253,16 +253,18 @@ def test_losses_at_own_models(algorithm: str, tmp_path: Path) -> None:
     assert at_server == pytest.approx(last, rel=1e-6) and at_users != pytest.approx(at_server, rel=1e-3)
 
 
-def test_least_eigenvalue_with_one_device() -> None:
-    """At W = 0 the Hessian is X'X/n (x) (I/C - 11'/C^2): with one device the least eigenvalue is 1/(1 + largest/C)."""
+def test_least_eigenvalues_with_one_device() -> None:
+    """At W = 0 the Hessian is X'X/n (x) (I/C - 11'/C^2), largest/C its largest eigenvalue: with one device the least
+    eigenvalue is 1/(1 + largest/C) with exact solutions and mu = 1, (1 - eta largest/C)^M after M steps with mu = 0."""
     job = mpifl.load_job(JOBS / "feddane/synthetic.yaml", "problem.data={name: synthetic-iid}", "problem.clients=1",
-                         "algorithm.cohort=1")  # fmt: skip
+                         "algorithm={name: feddane, cohort: 1, step_size: 0.01, local_epochs: 2}")  # fmt: skip
     problem = mpifl.load_problem(job)
     rows: Any = np.asarray(problem.shard(0)[0], float)
     rows = np.column_stack([rows, np.ones(len(rows))])
     largest = np.linalg.eigvalsh(rows.T @ rows / len(rows))[-1]
-    found = module("feddane/stability").least_eigenvalue(job, np.zeros(problem.d))
-    assert found == pytest.approx(1 / (1 + largest / 10), rel=1e-6)
+    as_run, exact = module("feddane/stability").least_eigenvalues(job, np.zeros(problem.d))
+    assert exact == pytest.approx(1 / (1 + largest / 10), rel=1e-6)
+    assert as_run == pytest.approx((1 - 0.01 * largest / 10) ** (2 * -(-len(rows) // 10)), abs=1e-6)
 
 
 def test_passages_of_verse_and_prose() -> None:
