@@ -12,13 +12,18 @@ correction in the first round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.common.local_solver import Gd
+from mpifl.algorithms.common.proximal import norm
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
 from mpifl.algorithms.participation import CohortSampler
-from mpifl.config.types import Fraction, NonNegativeFloat
+from mpifl.config.types import Fraction, NonNegativeFloat, PositiveFloat
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
 
@@ -29,8 +34,11 @@ Variant = Literal["plain", "pipelined", "pipelined-memory"]
 class FedDANE(TwoPhaseRounds):
     """w <- mean of w_k, each about argmin_v F_k(v) + gamma_t <g_t - grad F_k(w), v - w> + mu/2 ||v - w||^2"""
 
-    mu: NonNegativeFloat = 0.0
-    """weight of the proximal term (mu)"""
+    mu: NonNegativeFloat | list[NonNegativeFloat] = 0.0
+    """weight of the proximal term (mu), or that of each client (mu_k)"""
+    accuracy: PositiveFloat | None = None
+    """gamma of Definition 1: with gd and mu above 0 the local steps end where w_k is gamma-inexact; null: they do
+    not end before"""
     same_set: bool = False
     """whether the second phase has the members of the first (S'_t = S_t), as in the released code"""
     correction: NonNegativeFloat = 1.0
@@ -48,6 +56,19 @@ class FedDANE(TwoPhaseRounds):
         super().__post_init__()
         if self.same_set and self.variant != "plain":
             raise ConfigError("same_set", True, "a pipelined round has one phase", "false")
+        if self.accuracy is not None and not isinstance(self.solver, Gd):
+            raise ConfigError(
+                "accuracy", self.accuracy, "only solver: gd computes the full gradient", "null, or that solver"
+            )
+        if self.accuracy is not None and not np.all(self.mu):
+            raise ConfigError("accuracy", self.accuracy, "without mu the error is not known", "null", "or mu above 0")
+
+    def validate(self, clients: int) -> None:
+        super().validate(clients)
+        if isinstance(self.mu, Sequence) and len(self.mu) != clients:
+            raise ConfigError(
+                "mu", f"{len(self.mu)} values", f"there are {clients} clients", "one number, or one for each client"
+            )
 
     # -- server --------------------------------------------------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
@@ -70,7 +91,8 @@ class FedDANE(TwoPhaseRounds):
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(w=x0, g=0 * x0, known=False)  # known: whether g is a gradient yet
+        own = {"mu": self.mu[i]} if isinstance(self.mu, Sequence) else {}
+        return State(w=x0, g=0 * x0, known=False, **own)  # known: whether g is a gradient yet
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (phase, gamma), vectors, last, known = message.numbers, message.vectors, client.g, client.known
@@ -83,5 +105,13 @@ class FedDANE(TwoPhaseRounds):
         elif not known:
             gamma = 0.0  # no earlier gradient
         shift = gamma * (vectors[-1] - last)
-        w_k, steps, _ = self.solve(objective, client.w, message.round, shift=shift, weight=self.mu, centre=client.w)
+        w, accuracy = client.w, self.accuracy or 0.0
+        mu = client.mu if isinstance(self.mu, Sequence) else self.mu
+
+        def inexact(v: Vector, gradient: Vector) -> bool:
+            """||v - w_k*|| <= gamma ||w_k* - w||, as the error of v is at most ||gradient||/mu, f_k being convex."""
+            return not (1 + accuracy) * norm(gradient) / mu > accuracy * norm(v - w)
+
+        stop = inexact if accuracy else None
+        w_k, steps, _ = self.solve(objective, w, message.round, shift=shift, weight=mu, centre=w, stop=stop)
         return Update((w_k,) if phase == SOLVE else (w_k, client.g), steps)

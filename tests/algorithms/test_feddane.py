@@ -7,8 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from mpifl.algorithms.common.local_solver import Gd, Sgd
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.inexact_dane import InexactDANE
+from mpifl.errors import ConfigError
 from tests.algorithms.world import in_rounds
 from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 from tests.tiers import long
@@ -182,3 +184,30 @@ def test_an_exact_update_in_numbers() -> None:
     """Exact solutions with mu: w+ = w - mean_k (H_k + mu I)^-1 grad f(w), here in numbers: a = (1, 3), mu = 1."""
     log = run(InexactDANE(mu=1.0, step_size=0.25, local_steps=80), quadratics([1, 3], [4, 0]), [0, 1] * 2, x0=3.0)
     close(log.x, [3 - (1 / 2 + 1 / 4) / 2 * ((3 - 4) + 3 * 3) / 2])  # 1.5
+
+
+def test_each_client_has_its_own_mu() -> None:
+    """All clients, exact solutions: w+ = w - mean_k (H_k + mu_k I)^-1 grad f(w)."""
+    clients, mu = random_quadratics(1, 4), [0.5, 1.0, 2.0, 4.0]
+    log = run(FedDANE(mu=mu, step_size=1 / 7, local_steps=600), clients, ALL * 2, x0=[1.0, -2.0, 0.5])
+    w, p, eye = np.array([1.0, -2.0, 0.5]), np.full(4, 1 / 4), np.eye(3)
+    step = sum(np.linalg.inv(o.matrix + m * eye) for o, m in zip(clients, mu, strict=True)) / 4
+    close(log.x, w - step @ gradient(clients, w, p))
+    with pytest.raises(ConfigError, match="3 values: there are 4 clients"):
+        FedDANE(mu=[1.0, 2.0, 3.0]).validate(4)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.1, 0.01])
+def test_gamma_inexact_solutions(gamma: float) -> None:
+    """FEDDANE.9, one client: ||w_k - w*|| <= gamma ||w* - w|| with w* = w - (H + mu I)^-1 grad f(w), and not ten times
+    as accurate; without `accuracy` the same steps go on."""
+    (o,), mu, w = random_quadratics(1, 1), 1.0, np.array([1.0, -2.0, 0.5])
+    exact = w - np.linalg.solve(o.matrix + mu * np.eye(3), gradient([o], w, np.ones(1)))
+    options = {"mu": mu, "step_size": 0.02, "local_steps": 10_000, "solver": Gd()}
+    found = run(FedDANE(accuracy=gamma, **options), [o], [0, 0], x0=list(w)).x
+    error = np.linalg.norm(found - exact) / np.linalg.norm(exact - w)
+    assert 0.1 * gamma < error <= gamma
+    assert np.linalg.norm(run(FedDANE(**options), [o], [0, 0], x0=list(w)).x - exact) < 1e-9
+    for wrong in ({"solver": Sgd()}, {"mu": 0.0}, {"mu": [1.0, 0.0]}):
+        with pytest.raises(ConfigError, match="accuracy="):
+            FedDANE(**{"accuracy": gamma, **options, **wrong})
