@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mpifl.tools.analysis.trials import Group, Trial
+import mpifl
+from mpifl.tools.analysis.trials import Group, Trial, load_trial
 from mpifl.tools.reproduce.claims import judge_difference
 from mpifl.tools.reproduce.page import format_summary
 from mpifl.tools.reproduce.spec import Claim, Measure
@@ -130,7 +131,7 @@ def test_a_page_with_diverged_trials(runs: Path, tmp_path: Path) -> None:  # noq
     assert " and 1 of 3 diverged, " in claim[2] and claim[2].endswith(": 1 of 3 not finite") and claim[3] == "3"
     text = page(runs, tmp_path, changed_runs(tmp_path / "all", runs, "*AREA-*.h5", "train_loss", inf))
     assert row(text, "AREA")[2] == "diverged, 3 of 3"
-    assert row(text, "loss of AREA below FedAvg")[4] == "does not hold"
+    assert row(text, "loss of AREA below FedAvg")[5] == "does not hold"
     assert "diverged" not in row(text, "accuracy of AREA above FedAvg")[2]
 
 
@@ -138,14 +139,29 @@ def test_null_models_are_named_and_decide_nothing(runs: Path, tmp_path: Path) ->
     """A final model of zeros, and one that is measured as the first was."""
     publish(runs, {})
     plain = page(runs, tmp_path)
-    assert "Null models" not in plain and row(plain, "accuracy of AREA above FedAvg")[4] == "holds"
+    assert "Null models" not in plain and row(plain, "accuracy of AREA above FedAvg")[5] == "holds"
     text = page(runs, tmp_path, changed_runs(tmp_path / "zero", runs, "*FedAvg-1-*.h5", "model", 0))
     assert "**Null models:** method FedAvg (1 of 3 trials). The final model is the zero vector" in text
     for claim in ("accuracy of AREA above FedAvg", "loss of AREA below FedAvg"):
-        assert row(text, claim)[4] == "not decided: null models"
+        assert row(text, claim)[5] == "not decided: null models"
     assert "Claims that hold: 0; that do not: 0; not decided: 2." in text
     output = ""
     for k, column in enumerate(("train_loss", "test_loss", "test_accuracy", "client_accuracy_mean")):
         source = tmp_path / f"first{k - 1}" if k else runs
         output = changed_runs(tmp_path / f"first{k}", source, "*AREA-*.h5", column, None)
     assert "**Null models:** method AREA (3 of 3 trials)." in page(runs, tmp_path, output)
+
+
+def test_a_training_loss_that_is_measured_less_often_has_not_diverged(tmp_path: Path) -> None:
+    """Evaluations that leave it out have the last value that was measured: 7 evaluations, of which 0, 3 and 6 do."""
+    job = {
+        "name": "rows", "seed": 0, "problem": {"data": "digits", "clients": 4, "model": "logistic"},
+        "algorithm": "fedavg", "clock": {"mode": "virtual"}, "stop": {"updates": 26},
+        "evaluate": {"updates": 4, "train_every": 3}, "output": str(tmp_path / "run.h5"),
+    }  # fmt: skip
+    with mpifl.run(job) as run:
+        measured = run.evaluations.train_loss[::3].tolist()
+    trial = load_trial(tmp_path / "run.h5")
+    expected = [measured[k // 3] for k in range(len(trial.evaluations))]
+    assert len(measured) == 3 and trial.evaluations.train_loss.tolist() == expected
+    assert not trial.diverged("train_loss") and trial.last("train_loss") == measured[-1]

@@ -291,9 +291,9 @@ def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
     """No update follows that evaluation, however long evaluations take."""
     evaluate = Problem.evaluate
 
-    def slow(self: Problem, x: np.ndarray) -> dict[str, float]:
+    def slow(self: Problem, x: np.ndarray, training: bool = True) -> dict[str, float]:
         time.sleep(0.05)
-        return evaluate(self, x)
+        return evaluate(self, x, training)
 
     monkeypatch.setattr(Problem, "evaluate", slow)
     stop = {"time": 8, "accuracy": 0.18}
