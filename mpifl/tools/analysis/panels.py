@@ -31,11 +31,13 @@ def draw_panels(
     y: str,
     limits: Sequence[float] | None = None,
     markers: bool = False,
+    slope: float | None = None,
 ) -> None:
     """Writes a figure of panels; a label looks the same in all of them.
 
     A positive y over several decades is drawn on a logarithmic axis, with the same limits in all panels. With markers
-    each point is marked, both axes are logarithmic from one decade on, and the limits include the bands.
+    each point is marked, both axes are logarithmic from one decade on, and the limits include the bands. With a slope
+    both axes are logarithmic, and a dashed line of that slope goes through the last point of each curve.
     """
     labels = list(dict.fromkeys(label for panel in panels for label in panel.curves))
     decades = 1.0 if markers else LOG_DECADES
@@ -50,17 +52,20 @@ def draw_panels(
                     ax.fill_between(
                         curve.index, curve["low"], curve["high"], color=line["color"], alpha=0.15, linewidth=0
                     )
+                if slope is not None:
+                    ends = curve.index[curve.index > 0][[0, -1]].to_numpy(float)
+                    ax.plot(ends, curve["mean"].iloc[-1] * (ends / ends[-1]) ** slope, color="0.4", lw=0.8, ls="--")
             style.format_axes(ax)
         shown = [curve if markers else curve["mean"] for panel in panels for curve in panel.curves.values()]
         values = np.concatenate([curve.to_numpy().ravel() for curve in shown])
         positive = values[np.isfinite(values) & (values > 0)]
         if limits:
             axes[0].set_ylim(*limits)
-        elif _spans(positive, decades):
+        elif slope is not None or _spans(positive, decades):
             axes[0].set_yscale("log")
             axes[0].set_ylim(positive.min() / 1.2, positive.max() * 1.2)
         places = np.concatenate([curve.index.to_numpy(float) for panel in panels for curve in panel.curves.values()])
-        if markers and _spans(places, decades):
+        if slope is not None or (markers and _spans(places, decades)):
             axes[0].set_xscale("log")
         style.label_axes(axes, x, y)
         style.add_legend(figure, handles if len(labels) > 1 else {})

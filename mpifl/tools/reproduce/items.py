@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mpifl import problems
+from mpifl import algorithms, problems
 from mpifl.config import read
 from mpifl.config.packaged import JOBS
 from mpifl.config.read import job_to_dict
@@ -36,6 +36,8 @@ class PaperOptions(Config):
     """the paper, and what its items have in common; Markdown, without results"""
     missing: str = ""
     """what of the paper is not here, each with its reason, and why claims are not met; Markdown, without results"""
+    summary: bool = False
+    """whether the page begins with a table of all claims and their verdicts"""
     items: list[str] = field(default_factory=list)
     """the paper's tables and figures in the order of the page: names of study files without .yaml"""
 
@@ -138,10 +140,11 @@ def _check_names(study: Study, page: Page, labels: Sequence[dict[str, Any]]) -> 
     """The metrics and axes that the page names exist."""
     own = {name for run in study.runs for name in run.job.evaluate.metrics}
     metrics = ["time", "updates", "version", *METRICS, *sorted(own)]
+    logging = any(not algorithms.name_of(type(run.job.algorithm)) for run in study.runs)  # may log any number
     named = [("page.measures", name) for m in page.measures.values() for name in (m.metric, m.fallback) if name]
     curves = [(f"page.figures[{k}].y", figure.y) for k, figure in enumerate(page.figures) if figure.against is None]
     for key, name in [*named, *curves]:
-        if name not in metrics:
+        if name not in metrics and not logging:
             raise ConfigError(key, name, "no such metric", f"one of {', '.join(metrics)}")
     axes = [("page.spread", page.spread)]
     axes += [(f"page.tables[{k}].columns", table.columns) for k, table in enumerate(page.tables)]

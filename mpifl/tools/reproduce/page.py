@@ -65,8 +65,10 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
         level = 2
     else:
         path, head, level = out / f"{items[0].name.replace('/', '-')}.md", [], 1
-    parts = head + [block for item in items for block in item_blocks(item, out, level, made_by=not whole)]
-    parts += [options.missing.strip()] if whole else []
+    claims: list[list[str]] = []
+    blocks = [block for item in items for block in item_blocks(item, out, level, not whole, claims)]
+    summary = claim_table(claims, ["section", "claim", "here", "seeds", "verdict"]) if whole and options.summary else ()
+    parts = [*head, *summary, *blocks, *([options.missing.strip()] if whole else [])]
     out.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     return path
@@ -76,8 +78,8 @@ def _made_by(name: str, item: Item) -> str:
     return f"Made by\n\n{SKIP}\n```sh\n{shlex.join(['mpifl', 'reproduce', name, *item.overrides])}\n```"
 
 
-def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[str]:
-    """The blocks of an item's section; its figures are written to the folder `out`."""
+def item_blocks(item: Item, out: Path, level: int, made_by: bool, claims: list[list[str]]) -> Iterator[str]:
+    """The blocks of an item's section. Its figures go to the folder `out`, rows of claims into the list `claims`."""
     needed = without_rejected(item.study, Index(item.study))
     index = Index(needed)
     yield f"{'#' * level} {item.page.title}"
@@ -112,7 +114,9 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
         yield load_block(item, name)(item, out)
     if item.page.claims:
         yield f"{'#' * (level + 1)} Claims: {item.page.title}"
-        yield from claim_table(judge_claims(item.page, item.cells, groups, null))
+        rows = judge_claims(item.page, item.cells, groups, null)
+        yield from claim_table(rows)
+        claims.extend([item.page.title, row.claim, row.here, row.seeds, row.verdict] for row in rows)
 
 
 def _missing_names(item: Item) -> str:
@@ -337,22 +341,23 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
         others = ", ".join(_label(group, a) for a in rest if group.labels[a] is not None)
         named = _label(group, first) if isinstance(group.labels.get(first), int | float) else ""
         label = ", ".join(filter(None, [named or (label_text(group.labels[first]) if first else "all trials"), others]))
-        curve = mean_curve(group, figure.y, figure.x) * scale
+        curve = mean_curve(group, figure.y, figure.x, figure.power) * scale
         curve.index = curve.index * SCALES.get(figure.x, 1.0)
         panels.setdefault(title, {})[label] = curve
     if not panels:
         return ""
     virtual = all(trial.clock.startswith("virtual") for group in shown for trial in group.trials)
-    x, y = figure.x_label or axis_label(figure.x, virtual), axis_label(figure.y).replace("(fraction)", "(%)")
+    x = figure.x_label or axis_label(figure.x, virtual)
+    y = figure.y_label or axis_label(figure.y).replace("(fraction)", "(%)")
     if max(map(len, panels.values())) > MAX_BANDS:
         panels = {title: {k: c[["mean"]] for k, c in curves.items()} for title, curves in panels.items()}
     draw_panels(out / name, [Panel(title, curves) for title, curves in panels.items()],
-                x, y, figure.limits or ([0, 100] if scale == 100 else None))  # fmt: skip
+                x, y, figure.limits or ([0, 100] if scale == 100 else None), slope=figure.slope)  # fmt: skip
     bands = max(map(len, panels.values())) <= MAX_BANDS
     caption = figure.title or f"{y[:1].upper()}{y[1:]} against {x}"
     if any(len(group.trials) > 1 for group in shown):
         caption += f": mean{' and range' * bands} over the trials"
-    return _image(caption, name)
+    return _image(caption + _dashed(figure), name)
 
 
 def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name: str) -> str:
@@ -378,10 +383,17 @@ def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
         }
         for title, lines in panels.items()
     }
-    x, y = figure.x_label or against.replace("_", " "), f"{figure.y}{f' ({measure.unit})' if measure.unit else ''}"
-    draw_panels(out / name, [Panel(title, lines) for title, lines in tables.items()], x, y, figure.limits, markers=True)
+    x = figure.x_label or against.replace("_", " ")
+    y = figure.y_label or f"{figure.y}{f' ({measure.unit})' if measure.unit else ''}"
+    shown = [Panel(title, lines) for title, lines in tables.items()]
+    draw_panels(out / name, shown, x, y, figure.limits, markers=True, slope=figure.slope)
     caption = (figure.title or f"{y[:1].upper()}{y[1:]} against {x}") + ": mean and range over the trials"
-    return _image(caption, name)
+    return _image(caption + _dashed(figure), name)
+
+
+def _dashed(figure: Figure) -> str:
+    """What the dashed lines of a figure are, in a clause."""
+    return "" if figure.slope is None else f"; dashed: slope {figure.slope:.3g}"
 
 
 def _varied_axes(groups: Sequence[Group]) -> list[str]:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Literal
 
 from mpifl.config.schema import Reader
-from mpifl.config.types import Config, NonNegativeInt, PositiveFloat, PositiveInt
+from mpifl.config.types import Config, NonNegativeInt, PositiveFloat, PositiveFraction, PositiveInt
 from mpifl.errors import ConfigError, inside
 from mpifl.tools.analysis.options import is_percentage
 
@@ -43,9 +43,13 @@ class Measure(Config):
     """take the decimal logarithm, after `power` and `scale`; with `over` that of the axis's value"""
     over: str = ""
     """an axis with numbers, such as step_size: measure the largest of its values at which, as at all smaller ones, the
-    metric is at most `at_most`; 0 where there is none. Groups that differ in this axis alone are one"""
+    metric is at most `at_most`, 0 where there is none; or with `slope` the slope against this axis. Groups that differ
+    in this axis alone are one"""
     at_most: float | None = None
     """with `over`: the largest value of the metric that counts"""
+    slope: PositiveFraction | None = None
+    """measure the slope of the metric against x, or with `over` against the axis, both on logarithmic scales, from this
+    fraction of the largest x on; every part of the logarithmic axis counts alike"""
     scale: PositiveFloat = 1.0
     """multiply the value by this factor: 100 for per cent"""
     digits: NonNegativeInt = 2
@@ -68,13 +72,12 @@ class Measure(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if bool(self.over) != (self.at_most is not None) or (self.over and self.reaches is not None):
-            raise ConfigError(
-                "over",
-                self.over,
-                "given without at_most, or with reaches, or at_most without it",
-                "an axis with at_most alone",
-            )
+        kinds = [key for key in ("at_most", "slope", "reaches") if getattr(self, key) is not None]
+        allowed = (["at_most"], ["slope"]) if self.over else ([], ["slope"], ["reaches"])
+        if kinds not in allowed:
+            wrong = f"given with {' and '.join(kinds) or 'neither at_most nor slope'}"
+            expected = "an axis with one of at_most and slope, or none with at most one of slope and reaches"
+            raise ConfigError("over", self.over, wrong, expected)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,12 @@ class Figure(Config):
     """the axis with one panel for each of its values"""
     where: Any = None
     """the labels of the groups that it shows; null: all groups"""
+    power: PositiveFloat = 1.0
+    """raise the values of the evaluations to this power"""
+    y_label: str = ""
+    """label of the vertical axis; empty: that of y"""
+    slope: float | None = None
+    """make both axes logarithmic, and draw a dashed line of this slope through the last point of each curve"""
     limits: list[float] | None = None
     """lowest and highest value of the vertical axis; null: 0 to 100 for an accuracy, else those of the curves"""
     title: str = ""

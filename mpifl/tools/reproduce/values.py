@@ -70,16 +70,33 @@ def seed_values(measure: Measure, unit: Sequence[Group]) -> dict[int, float]:
     """The measure by the seed of the trials of a unit (`units`); NaN where a trial has none."""
     if not measure.over:
         return {trial.seed: trial_value(measure, trial) for group in unit for trial in group.trials}
-    metric = replace(measure, over="", at_most=None, log=False)
+    metric = replace(measure, over="", at_most=None, slope=None, log=False)
     trials = {axis_number(group, measure.over): {trial.seed: trial for trial in group.trials} for group in unit}
     values = {}
-    for seed in sorted({seed for by_seed in trials.values() for seed in by_seed}):  # a failed run does not pass
-        passed = [
-            (value, seed in by_seed and trial_value(metric, by_seed[seed]) <= (measure.at_most or 0.0))
-            for value, by_seed in trials.items()
-        ]
-        values[seed] = largest_passed(passed)
+    for seed in sorted({seed for by_seed in trials.values() for seed in by_seed}):
+        along = {x: trial_value(metric, by_seed[seed]) for x, by_seed in trials.items() if seed in by_seed}
+        if measure.slope is not None:
+            values[seed] = log_slope(np.array(list(along)), np.array(list(along.values())), measure.slope)
+        else:  # a failed run does not pass
+            values[seed] = largest_passed([(x, along.get(x, np.inf) <= (measure.at_most or 0.0)) for x in trials])
     return {seed: float(np.log10(v)) if v > 0 else -np.inf for seed, v in values.items()} if measure.log else values
+
+
+def log_slope(x: np.ndarray, y: np.ndarray, first: float) -> float:
+    """The slope b of y = a x^b by least squares of log y against log x, for x of at least `first` times the largest.
+
+    A point counts by its part of the logarithmic axis, so that evenly spaced x do not weight the end alone. NaN where
+    there are fewer than three such points, or a y that is not positive; inf where a y is not finite.
+    """
+    order = np.argsort(x)
+    x, y = x[order], y[order]
+    shown = (x > 0) & (x >= first * x.max(initial=0.0) * (1 - 1e-9))
+    if not np.isfinite(y[shown]).all():
+        return np.inf
+    if shown.sum() < 3 or y[shown].min() <= 0:
+        return np.nan
+    u, v = np.log(x[shown]), np.log(y[shown])
+    return float(np.polyfit(u, v, 1, w=np.sqrt(np.gradient(u)))[0])
 
 
 def axis_number(group: Group, name: str) -> float:
@@ -128,6 +145,8 @@ def trial_value(measure: Measure, trial: Trial) -> float:
     if measure.reaches is not None:
         return _reached(measure, curve, float(trial.config.get("stop.time") or trial.end))
     y = curve.y.to_numpy() ** measure.power * measure.scale
+    if measure.slope is not None:
+        return log_slope(curve.x.to_numpy(float), y, measure.slope)
     if measure.at == "best":
         value = float(np.nanmax(y) if measure.higher_is_better else np.nanmin(y))
     else:
@@ -176,15 +195,15 @@ def _sums(trial: Trial, x: str) -> np.ndarray:
     return np.asarray(total[trial.evaluations.updates.to_numpy()])
 
 
-def mean_curve(group: Group, metric: str, x: str) -> pd.DataFrame:
+def mean_curve(group: Group, metric: str, x: str, power: float = 1.0) -> pd.DataFrame:
     """mean, low and high (range) of a metric over the trials, by x; between evaluations a trial keeps its value.
 
     NaN from where a trial diverges.
     """
-    if x == "time":
+    if x == "time" and power == 1:
         return group.curve(metric)
     columns = [
-        trial_curve(trial, metric, x).drop_duplicates("x", keep="last").set_index("x").y.fillna(np.inf)
+        trial_curve(trial, metric, x).drop_duplicates("x", keep="last").set_index("x").y.fillna(np.inf) ** power
         for trial in group.trials
     ]
     table = pd.concat(columns, axis=1).sort_index().ffill().dropna()
