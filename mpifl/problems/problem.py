@@ -41,10 +41,10 @@ class Rows:
     """Training rows and test rows of a data set, and the client of each where the data come by client."""
 
     x: np.ndarray  # (S, features), any numeric dtype; text: (S, 1) int64, where each row begins in `tokens`
-    y: np.ndarray  # (S,) int labels
+    y: np.ndarray  # (S,) int labels, or float targets of a regression
     x_test: np.ndarray  # (T, features); T = 0 where there is none
     y_test: np.ndarray  # (T,)
-    classes: int  # labels are 0 .. classes - 1
+    classes: int  # labels are 0 .. classes - 1; 0: targets are numbers
     divisor: float = 1  # features are x / divisor
     owner: np.ndarray | None = None  # (S,) int client of each training row
     owner_test: np.ndarray | None = None  # (T,) int client of each test row; -1: no client

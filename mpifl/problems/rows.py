@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ OUTPUTS_AT_ONCE = 640 * CHUNK  # numbers that the widest part of a narrow model 
 class RowModel(Model):
     """A model whose loss is a mean over rows plus a regulariser."""
 
+    classifies: ClassVar[bool] = True  # targets are classes; else numbers, and nothing has an accuracy
     init: Init = Uniform()
     """Law of the initial model's entries."""
 
@@ -71,7 +72,7 @@ class RowModel(Model):
         """Names and shapes of the parts of the flat vector."""
 
     def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
-        """(S,) int64 targets of the loss, from the labels y (S,); ConfigError for too many classes."""
+        """(S,) targets of the loss, int64 for classes, from the labels y (S,); ConfigError for too many classes."""
         return y.astype(np.int64)
 
     @abstractmethod
@@ -129,7 +130,11 @@ class RowProblem(Problem):
         rows = data.read(settings.folder(), settings.download, settings.clients)
         _check_range(rows, np.dtype(settings.dtype))
         labels = np.concatenate([rows.y, rows.y_test])
-        if not len(rows.y) or labels.min() < 0 or labels.max() >= rows.classes:
+        if len(rows.y) and model.classifies and not rows.classes:
+            raise ConfigError(
+                "problem.model", getattr(model, "name", ""), "it is a classifier, and the targets are numbers", "linear"
+            )
+        if not len(rows.y) or (rows.classes and (labels.min() < 0 or labels.max() >= rows.classes)):
             wrong = f"labels from {labels.min()} to {labels.max()}" if len(rows.y) else "no rows"
             raise ConfigError("problem.data", _name(data), wrong, f"rows with labels 0 to {rows.classes - 1}")
         owner, self.clients = _owners(partition, settings, rows)
@@ -146,6 +151,8 @@ class RowProblem(Problem):
         order = np.argsort(owner, kind="stable")
         kept, own, validation_order = (order[rows[order]] for rows in (train_rows, held, validation))
         targets = model.targets(labels, rows.classes)
+        if not model.classifies:
+            targets = targets.astype(self.dtype)
         train, test = targets[: len(owner)], targets[len(owner) :]
         dtype = rows.x.dtype if rows.tokens else self.dtype  # positions in a text are not scaled
         self._rows, self._y = ScaledRows(rows.x, rows.divisor, dtype, kept), train[kept]
@@ -239,6 +246,8 @@ class RowProblem(Problem):
 
     def client_accuracies(self, x: np.ndarray) -> np.ndarray:
         right = np.full(self.clients, np.nan)
+        if not self.model.classifies:
+            return right
         with np.errstate(over="ignore", invalid="ignore"):
             for i in np.flatnonzero(self._own).tolist():
                 mine = self._own_rows(i)
@@ -263,6 +272,8 @@ class RowProblem(Problem):
     def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         from mpifl.problems.metrics import softmax
 
+        if not self.model.classifies:
+            return None
         rows, y = self._evaluated[1]
         with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged
             return self.model.labels(y).copy(), softmax(self._outputs(x, rows, y) if len(y) else np.empty((0, 1)))
@@ -277,7 +288,7 @@ class RowProblem(Problem):
         if not len(rows):
             return nan, nan
         total, right = self._measure(x, rows, y)
-        return total / len(rows), right / len(rows)
+        return total / len(rows), right / len(rows) if self.model.classifies else nan
 
     def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
         """The sum of the rows' losses under the model x (d,), and how many rows it classifies rightly."""
@@ -329,7 +340,7 @@ def _name(data: Data) -> str:
 
 def _owners(partition: Partition, settings: ProblemSettings, rows: Rows) -> tuple[np.ndarray, int]:
     """(S,) the client of each row, and the number of clients."""
-    from mpifl.problems.partitions import Natural
+    from mpifl.problems.partitions import Iid, Natural
 
     if isinstance(partition, Natural) and rows.owner is not None:
         clients = int(rows.owner.max()) + 1
@@ -342,6 +353,9 @@ def _owners(partition: Partition, settings: ProblemSettings, rows: Rows) -> tupl
         raise ConfigError(
             "problem.clients", settings.clients, f"there are {len(rows.y)} training rows", f"at most {len(rows.y)}"
         )
+    if not rows.classes and not isinstance(partition, Iid):
+        name, wrong = getattr(partition, "name", ""), "it goes by classes, and the targets are numbers"
+        raise ConfigError("problem.partition", name, wrong, "iid, or natural where the data come by client")
     batch = settings.batch_size or 1
     return partition.owners(rows.y, rows.classes, settings.clients, batch), settings.clients
 
@@ -465,7 +479,7 @@ class RowObjective(Batches):
 
     def accuracy(self, x: np.ndarray) -> float:
         """Fraction of the client's own test rows that the model x (d,) classifies rightly; nan where it has none."""
-        if not self._test or not len(self._test[1]):
+        if not self._test or not len(self._test[1]) or not self.model.classifies:
             return nan
         rows, y = self._test
         return self.model.losses(x, rows, y, self.layout)[1] / len(y)

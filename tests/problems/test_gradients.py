@@ -11,12 +11,19 @@ from scipy.special import log_softmax
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Synthetic
 from mpifl.problems.inits import Normal, Uniform, Zero
-from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic, Quadratic
+from mpifl.problems.models import Linear, Logistic, Mlp, NonconvexLogistic, Quadratic
 from mpifl.problems.rows import one_hot, rows_at_once
 
 LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
 CLASSIFIERS = [*LOGISTIC, Mlp(hidden=5)]
-MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0), Mlp(hidden=3)]
+MODELS = [
+    *LOGISTIC,
+    Linear(),
+    Linear(bias=True),
+    NonconvexLogistic(),
+    NonconvexLogistic(lam=0.7, al=3.0),
+    Mlp(hidden=3),
+]
 
 
 def built(model: Any, dtype: str = "float64", l2: float = 0.01, batch: int | None = 7, i: int = 1) -> tuple[Any, Any]:

@@ -220,7 +220,7 @@ def test_labels_of_a_job_file_come_back_the_same() -> None:
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
-        ("sort", "labels=sort: neither a section nor sorted; expected {label: class"),
+        ("sort", "labels=sort: neither a section, sorted nor numbers; expected {label: class"),
         ({}, "labels={}: neither"),
         ({True: 0}, "labels that YAML reads as true or false; expected names; write such names in quotes"),
         ({"cat": -1}, "labels.cat=-1: no class; expected an integer from 0"),

@@ -30,7 +30,7 @@ DECIMALS = re.compile(r"^(-?(?:0|[1-9]\d*))\.0*$")  # of whole numbers such as 1
 Part = tuple[np.ndarray, np.ndarray]
 CLASSES = 1_000_000  # maximum number of classes
 PLAUSIBLE_CLASSES = 1000  # classes that are plausible in any number of rows
-SORTED = "sorted"
+SORTED, NUMBERS = "sorted", "numbers"
 PARTS = ("train", "test", "val", "valid", "validation")  # names of parts of the rows, which are no clients
 CHANNELS = (1, 2, 3, 4)  # numbers of channels that images may have
 
@@ -57,16 +57,16 @@ class Folder(Data):
     target: str | None = None
     """The column of .csv files that has the labels; all others are features."""
     labels: Any = None
-    """Class of each label, such as {cat: 0, dog: 1}; sorted: 0, 1, ... in the order of the labels; null: labels are
-    whole numbers from 0."""
+    """Class of each label, such as {cat: 0, dog: 1}; sorted: 0, 1, ... in the order of the labels; numbers: targets of
+    a regression; null: labels are whole numbers from 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.labels is None or self.labels == SORTED:
+        if self.labels in (None, SORTED, NUMBERS):
             return
-        expected = "{label: class, ...} with classes from 0, or sorted, or null"
+        expected = "{label: class, ...} with classes from 0, or sorted, numbers or null"
         if not isinstance(self.labels, Mapping) or not self.labels:
-            raise ConfigError("labels", self.labels, "neither a section nor sorted", expected)
+            raise ConfigError("labels", self.labels, "neither a section, sorted nor numbers", expected)
         for label, k in self.labels.items():
             if isinstance(label, bool):
                 said = "labels that YAML reads as true or false"
@@ -84,16 +84,16 @@ class Folder(Data):
         for k, files in enumerate(files_of_clients(folder, endings)):
             for file in files:
                 arrays = read_arrays(file, sizes, tables)
-                train.append(_piece(k, arrays, "x", "y", file))
+                train.append(_piece(k, arrays, "x", "y", file, self.labels == NUMBERS))
                 if "x_test" in arrays or "y_test" in arrays:
-                    test.append(_piece(k, arrays, "x_test", "y_test", file))
+                    test.append(_piece(k, arrays, "x_test", "y_test", file, self.labels == NUMBERS))
         if self.target is not None and tables.columns is None:
             said = f"{folder} has no .csv file, whose column it would name"
             raise ConfigError("problem.data.target", self.target, said, "null")
         labelled = _with_classes([*train, *test], self.labels)
         rows = gather(labelled[: len(train)], labelled[len(train) :])
-        known = max(self.labels.values()) if isinstance(self.labels, Mapping) else 0
-        return replace(rows, classes=max(rows.classes, known + 1))
+        known = max(self.labels.values()) + 1 if isinstance(self.labels, Mapping) else 0
+        return replace(rows, classes=max(rows.classes, known))
 
 
 def located(path: str, root: Path, file: bool = False) -> Path:
@@ -335,8 +335,10 @@ def _read_hdf5(file: Path, sizes: Sizes) -> dict[str, np.ndarray | None]:
     return found
 
 
-def _piece(client: int, arrays: Mapping[str, np.ndarray | None], x_name: str, y_name: str, file: Path) -> Piece:
-    """The rows of two arrays of a file, labels as they are. Raises ConfigError."""
+def _piece(
+    client: int, arrays: Mapping[str, np.ndarray | None], x_name: str, y_name: str, file: Path, numbers: bool
+) -> Piece:
+    """The rows of two arrays of a file, labels as they are; numbers: they are float64. Raises ConfigError."""
     x, y = arrays.get(x_name), arrays.get(y_name)
     if x is None or y is None:
         name, held = x_name if x is None else y_name, ", ".join(sorted(arrays)) or "none"
@@ -357,13 +359,24 @@ def _piece(client: int, arrays: Mapping[str, np.ndarray | None], x_name: str, y_
         raise _unreadable(file, f"{y_name} has the shape {y.shape}, and {x_name} {len(x)} rows", f"{len(x)} labels")
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8")
+    if numbers and y.dtype.kind in "biuf":
+        if not np.isfinite(y := y.astype(np.float64)).all():
+            k = int(np.argmin(np.isfinite(y)))
+            raise _unreadable(file, f"{y_name}[{k}] is {y[k]}", "finite numbers", "leave out such rows")
+        return Piece(client, file, x, y)
+    if numbers:
+        said, remedy = f"{y_name} is {y.dtype}", "leave out problem.data.labels=numbers for classes"
+        raise _unreadable(file, said, "numbers", remedy)
     if y.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             whole = np.mod(y, 1) == 0
         if not whole.all():
-            k, remedy = int(np.argmin(whole)), "write a problem.entry for regression, whose loss takes such targets"
+            k, remedy = (
+                int(np.argmin(whole)),
+                "for a regression set problem.data.labels=numbers and a model for it, linear",
+            )
             said = f"{y_name}[{k}] is {y[k]}, which is no class"
-            raise _unreadable(file, said, "whole numbers, as all models are classifiers", remedy)
+            raise _unreadable(file, said, "whole numbers", remedy)
     if y.dtype.kind not in "biufU":
         raise _unreadable(file, f"{y_name} is {y.dtype}", "whole numbers, or text")
     return Piece(client, file, x, y)
@@ -371,6 +384,8 @@ def _piece(client: int, arrays: Mapping[str, np.ndarray | None], x_name: str, y_
 
 def _with_classes(pieces: Sequence[Piece], labels: Any) -> list[Piece]:
     """The pieces with classes for labels, int64. labels: of `Folder`. Raises ConfigError."""
+    if labels == NUMBERS:
+        return list(pieces)
     if labels is None:
         for piece in pieces:
             if piece.y.dtype.kind == "U":
@@ -409,11 +424,14 @@ def gather(train: Sequence[Piece], test: Sequence[Piece]) -> Rows:
     x, y = np.concatenate([piece.x for piece in train]), np.concatenate([piece.y for piece in train])
     x_test = np.concatenate([x[:0], *(piece.x for piece in test)])
     y_test = np.concatenate([y[:0], *(piece.y for piece in test)])
-    if set(np.unique(y).tolist()) == {-1, 1}:  # the other convention for two classes
+    regression = y.dtype.kind == "f"
+    if not regression and set(np.unique(y).tolist()) == {-1, 1}:  # the other convention for two classes
         y, y_test = (y + 1) // 2, (y_test + 1) // 2
     rows, lowest = len(y) + len(y_test), min(y.min(), y_test.min(initial=0))
-    classes = max(int(y.max()), int(y_test.max(initial=0)), 1) + 1
-    if lowest < 0 or classes > max(PLAUSIBLE_CLASSES, rows):  # a model has weights for each class
+    classes = 0 if regression else max(int(y.max()), int(y_test.max(initial=0)), 1) + 1
+    if regression:
+        pass
+    elif lowest < 0 or classes > max(PLAUSIBLE_CLASSES, rows):  # a model has weights for each class
         found = [piece.y.min() if lowest < 0 else -piece.y.max() for piece in (*train, *test)]
         piece = [*train, *test][int(np.argmin(found))]
         said = f"it has the label {abs(min(found)) if lowest >= 0 else min(found)}"

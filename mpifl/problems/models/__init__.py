@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _CLASSES = {  # name in a job -> module, and class in it
     "logistic": ("logistic", "Logistic"),
+    "linear": ("linear", "Linear"),
     "mlp": ("mlp", "Mlp"),
     "nonconvex-logistic": ("nonconvex", "NonconvexLogistic"),
     "quadratic": ("quadratic", "Quadratic"),
