@@ -146,24 +146,17 @@ def test_vrl_sgd_warms_up_in_the_first_period() -> None:
     assert [u.local_steps for _, u in log.consumed] == [1] * 3 + [4] * 6
 
 
-class Recorded(AbsoluteAccuracy):
-    """Writes down for which k it was asked."""
-
-    def is_reached(self, error: float, moved: float, k: int) -> bool:
-        self.asked.append(k)  # type: ignore[attr-defined]
-        return True
-
-
 @pytest.mark.parametrize(("kind", "order", "k"), [
     (FedDR, [0, 1, 2] * 4, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]),
     (AsyncFedDR, ORDER, [1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),  # the reply to the k-th arrival is for model k + 1
 ], ids=["rounds", "arrivals"])  # fmt: skip
-def test_feddr_counts_global_models(kind: Any, order: list[int], k: list[int]) -> None:
+def test_feddr_counts_global_models(kind: Any, order: list[int], k: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """eps_k of the k-th global model, k - 1 the rounds, or arrivals, whose model the client was sent."""
-    accuracy = Recorded()
-    object.__setattr__(accuracy, "asked", [])
+    asked: list[int] = []
+    monkeypatch.setattr(AbsoluteAccuracy, "is_reached", lambda self, error, moved, k: asked.append(k) or True)
+    accuracy = AbsoluteAccuracy()
     run(kind(step_size=0.1, solver=Gd(), accuracy=accuracy), quadratics([1, 2, 3], [0, 1, 5]), order, x0=9.0)
-    assert accuracy.asked[:12] == k  # type: ignore[attr-defined]
+    assert asked[:12] == k
 
 
 def test_fedpd_refreshes_by_its_own_rounds() -> None:

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl import cli, execution, problems
+from mpifl import cli, execution
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.objective import Objective
+from mpifl.problems import loading
 from mpifl.signals import SIGNALS
 from tests.api.jobs import JOB, REAL
 from tests.mpi.files import differing
@@ -143,8 +144,8 @@ def test_not_in_the_main_thread() -> None:
 
 def test_one_problem_for_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[object] = []
-    load = problems.load
-    monkeypatch.setattr(problems, "load", lambda config: loaded.append(config) or load(config))
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda config: loaded.append(config) or load(config))
     monkeypatch.setattr(execution, "_kept", None)
     with mpifl.keep_problem():
         runs = [mpifl.run(JOB, seed=seed, name=f"r{seed}", output=f"{seed}.h5") for seed in (1, 1, 2)[1:]]

@@ -209,7 +209,8 @@ def test_states_take_tensors() -> None:
     """They are saved as arrays, and loaded as arrays or as tensors."""
     state = State(x=torch.arange(3.0), by={2: torch.ones(2), 7: torch.zeros(2)}, k=3)
     saved = state.save()
-    assert all(type(v) is np.ndarray for v in saved.values())
+    assert all(type(v) is np.ndarray for name, v in saved.items() if name != "by.values")
+    assert [row.tolist() for row in saved["by.values"]] == [[1, 1], [0, 0]]
     assert type(State.load(saved).x) is np.ndarray
     again = State.load(saved, torch.zeros(3))
     assert type(again.x) is torch.Tensor and torch.equal(again.x, state.x) and again.k == 3
