@@ -1,4 +1,4 @@
-"""Methods that also log what their theorems speak of; their rules are those of the package."""
+"""Methods that also log the quantities of their theorems; their rules are those of the package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mpifl.algorithms.feddr import FedDR
 from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
 
-ROUNDING = 1e-12  # relative: a potential that differs by less has not risen
+ROUNDING = 1e-12  # relative: a smaller rise of the potential does not count as one
 
 
 @dataclass(frozen=True)
 class FedDRPotential(FedDR):
-    """FedDR that logs its potential, and in how many rounds it rose.
+    """FedDR that logs its potential, and the number of rounds in which it rose.
 
     V = g(xbar) + mean_i [f_i(x_i) + <grad f_i(x_i), xbar - x_i> + ||xbar - x_i||^2/(2 eta)]. With xhat_i = x_i -
     eta grad f_i(x_i), which holds for exact local solutions, the bracket is
@@ -54,10 +54,10 @@ class FedDRPotential(FedDR):
 
 @dataclass(frozen=True)
 class FedDANEDescent(FedDANE):
-    """FedDANE with all devices that logs the least (f(w) - f(w+))/||grad f(w)||^2 of its updates so far.
+    """FedDANE with all devices; logs the least (f(w) - f(w+))/||grad f(w)||^2 of its updates so far.
 
-    Only updates count that start from a w with a dissimilarity, the root of mean ||grad f_k||^2/||grad f||^2, of at
-    most B, as the theorems assume.
+    An update counts only if it starts from a w with a dissimilarity of at most B, as the theorems assume. The
+    dissimilarity is the square root of mean ||grad f_k||^2/||grad f||^2.
     """
 
     B: PositiveFloat = 1.0

@@ -1,4 +1,4 @@
-"""The problems of statements that quadratics with diagonal matrices do not show, and metrics of a model's entries."""
+"""Problems for statements that diagonal quadratics cannot test, and metrics of the entries of a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def length(labels: np.ndarray, entries: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Coordinates(Data):
-    """No data set; the "rows" that metrics are computed of are the entries of the model."""
+    """No data set; metrics are computed from the entries of the model in place of rows."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         raise NotImplementedError("the problem is made without data")
@@ -35,7 +35,7 @@ class Coordinates(Data):
 
 @dataclass(frozen=True)
 class Entries(Quadratic):
-    """Quadratics whose model's entries are what metrics are computed of; optima times a factor."""
+    """Quadratics, with metrics computed from the entries of the model, and optima multiplied by a factor."""
 
     spread: float = 1.0
     """factor on the optima: the clients' heterogeneity G is proportional to it"""
@@ -62,7 +62,7 @@ class EntriesProblem(QuadraticProblem):
 
 
 class Separable(EntriesProblem):
-    """f(x) = (1/n) sum_i sum_j phi(x_j - c_ij), and f - f* in place of `train_loss`."""
+    """f(x) = (1/n) sum_i sum_j phi(x_j - c_ij); `train_loss` is f - f*."""
 
     def __init__(self, settings: ProblemSettings, model: Entries) -> None:
         super().__init__(settings, model)
@@ -126,7 +126,7 @@ class Absolute(Entries):
 
 
 class WavesProblem(Separable):
-    """phi(t) = t^2/(1 + t^2): not convex, its curvature is between -1/2 and 2."""
+    """phi(t) = t^2/(1 + t^2): non-convex, with a curvature between -1/2 and 2."""
 
     @staticmethod
     def phi(t: np.ndarray) -> np.ndarray:
@@ -138,7 +138,7 @@ class WavesProblem(Separable):
 
 
 class WavesObjective(SeparableObjective):
-    """A client's sum of waves."""
+    """A client's sum_j phi(x_j - c_ij) with the phi of `WavesProblem`."""
 
     kind = WavesProblem
 
@@ -157,7 +157,7 @@ class Waves(Entries):
 
 
 def links(i: int, d: int) -> np.ndarray:
-    """(d, d) the matrix of client i's half of the chain (x_1 - 1)^2 + sum_j (x_j - x_{j+1})^2: links of one parity."""
+    """(d, d) the matrix of client i's links of the chain (x_1 - 1)^2 + sum_j (x_j - x_{j+1})^2: every second one."""
     matrix = np.zeros((d, d))
     if i == 0:
         matrix[0, 0] = 1.0
