@@ -145,18 +145,21 @@ REPORT = Command(
             "a table with methods as rows, the values of this axis as columns, and one metric (--columns) in the cells",
         ),
         "--label": value("NAME", "label of the pivot in LaTeX, such as tab:accuracy"),
-        "--caption": value("TEXT", "caption of the pivot in LaTeX; default: metric and axis"),
-        "--siunitx": flag("align the numbers of the pivot in LaTeX by the package siunitx"),
+        "--caption": value("TEXT", "caption of the pivot in LaTeX; default: the metric"),
+        "--siunitx": flag("align the numbers of the pivot in LaTeX with the package siunitx"),
         "--all": flag("of a study: show all values, and mark those that its rule selects"),
         "--formats": value("NAMES", "files to write: md,csv,tex,png,pdf (the default), svg, html"),
         "--figures": value(
             "NAMES",
-            "figures to draw: accuracy, loss, gradient, staleness, client-updates, step-size-accuracy, step-size-loss, "
-            "timeline, and columns of /evaluations; default: those that the runs have values for",
+            "figures to draw: accuracy, loss, gradient, gradient-mapping, staleness, client-updates, "
+            "step-size-accuracy, step-size-loss, timeline, and columns of /evaluations; default: those that the "
+            "runs have values for",
         ),
         "--x": value("UNITS", "draw curves against time (the default), updates, rounds, bytes, local-steps"),
         "--panels": value("AXIS", "draw a panel for each value of this axis of the study, or key of the job"),
-        "--width": value("INCHES", "width of the figures: 3.3 for a column, 7 (the default) for a page"),
+        "--width": value(
+            "INCHES", "width of figures and of a pivot in LaTeX: 3.3 for a column, 7 (the default) for a page"
+        ),
     },
 )
 
@@ -169,13 +172,21 @@ COMPARE = Command(
         "--by": value("AXIS", "compare the values of this axis of the study, or key of the job; default: the first"),
         "--tuned": value(
             "KEYS",
-            "keys that were tuned for each method, separated by commas: they are no part of a setting; default: those "
-            "that the study's rule selects",
+            "keys that were tuned for each method, separated by commas: they do not distinguish settings; those that "
+            "the rule of a study selects are always among them",
         ),
-        "--metric": value("NAME", "metric of the last evaluations; default: test_accuracy, else train_loss"),
-        "--better": value("WHICH", "whether large or small values of the metric are good; default: large accuracies"),
+        "--metric": value(
+            "NAME", "metric of the last evaluations; default: test_accuracy where the runs have it, else train_loss"
+        ),
+        "--better": value(
+            "WHICH", "whether large or small values of the metric are good; default: large for accuracies, else small"
+        ),
         "--test": value("NAME", "signed-rank (Wilcoxon's, the default) or permutation", default="signed-rank"),
-        "--power": value("DIFFERENCE", "add how many trials find a difference of this size with power 0.8", float),
+        "--power": value(
+            "DIFFERENCE",
+            "add the number of trials that detects a difference of this size, in the table's unit, with power 0.8",
+            float,
+        ),
         "--out": value("DIR", "write compare.md, compare.csv, compare.tex and sentences.tex into this folder", Path),
     },
 )

@@ -80,7 +80,7 @@ def test_a_trial_that_diverged_counts_as_the_worst(folder: Path) -> None:
 def test_trials_without_a_partner_are_named(folder: Path) -> None:
     (folder / "base0.h5").unlink()
     table, other, _ = compared(folder, CompareOptions("fedbuff"))
-    assert other.pairs == 5 and "Left out: of area and fedbuff 1 trials without a partner." in table.notes
+    assert other.pairs == 5 and "Left out: 1 trial of area or fedbuff without a partner." in table.notes
     assert any(note.startswith("Caution: with 5 pairs p is at least 0.062") for note in table.notes)
 
 
@@ -174,7 +174,7 @@ def test_real_time_on_unlike_ranks_or_too_slow_is_said(tmp_path: Path) -> None:
     trial = replace(load_trial(run_file(tmp_path / "a.h5", [0.1], steps=1)), clock="real")
     other = replace(trial, seed=1, placement=(5, '["a"]'), overload="contacts took 2 s")
     assert cautions([Group({}, [trial, other])]) == [
-        "Caution: trials in real time ran on unlike ranks or hosts, and are compared all the same (all trials).",
+        "Caution: trials in real time ran on different numbers of ranks or on different hosts (all trials).",
         "Caution: 1 of 2 trials in real time could not keep up: contacts took 2 s (all trials).",
     ]
     virtual = [replace(trial, clock="virtual"), replace(other, clock="virtual")]

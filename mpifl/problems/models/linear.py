@@ -15,7 +15,7 @@ from mpifl.problems.settings import ProblemSettings
 
 @dataclass(frozen=True)
 class Linear(RowModel):
-    """Linear regression by least squares, of targets that are numbers; there is no accuracy. The flat vector is w
+    """Linear regression by least squares, for numeric targets, which have no accuracy. The flat vector is w
     (features,), then b."""
 
     classifies: ClassVar[bool] = False

@@ -10,7 +10,7 @@ from mpifl.tools.analysis.options import METRICS, is_percentage
 from mpifl.tools.analysis.spread import half_width
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels
 
-FEW = 5  # trials: an interval of fewer is mostly that of Student's t, not of the data
+FEW = 5  # trials: of fewer, Student's quantile, more than the data, determines the width of the interval
 
 
 def cautions(
@@ -31,7 +31,7 @@ def cautions(
 
 
 def _edges(groups: Sequence[Group], candidates: Sequence[Group], tuned: Sequence[str]) -> Iterator[str]:
-    """The selected values that are the smallest or the largest of their grid, each with its group."""
+    """The groups whose selected value is the smallest or the largest of its grid, each with that value's label."""
     chosen = {id(group) for group in groups}
     for members in by_other_labels([*groups, *(g for g in candidates if id(g) not in chosen)], tuned):
         for label in tuned:
@@ -54,7 +54,7 @@ def _of_trials(group: Group) -> Iterator[str]:
         yield f"{none} of {len(group.trials)} trials took no global step ({group.name})"
     real = [trial for trial in group.trials if trial.clock == "real"]
     if len({trial.placement for trial in real}) > 1:
-        yield f"trials in real time ran on unlike ranks or hosts, and are compared all the same ({group.name})"
+        yield f"trials in real time ran on different numbers of ranks or on different hosts ({group.name})"
     if slow := [trial for trial in real if trial.overload]:
         yield f"{len(slow)} of {len(real)} trials in real time could not keep up: {slow[0].overload} ({group.name})"
 

@@ -55,15 +55,15 @@ class CompareOptions:
     by: str | None = None
     """the axis of the study, or the key of the job, whose values are compared; None: the first"""
     tuned: tuple[str, ...] = ()
-    """keys that were tuned for each method, such as algorithm.step_size: they are no part of a setting"""
+    """keys that were tuned for each method, such as algorithm.step_size: they do not distinguish settings"""
     metric: str | None = None
     """metric of the last evaluations; None: test_accuracy where the runs have it, else train_loss"""
     test: str = "signed-rank"
     """signed-rank or permutation"""
     better: str | None = None
-    """whether large or small values of the metric are good; None: large ones of accuracies, small ones of others"""
+    """whether large or small values of the metric are good; None: large for accuracies, small for other metrics"""
     power: float | None = None
-    """a difference, as the table shows it: how many trials find it with power 0.8"""
+    """a difference in the table's unit: the table shows how many trials detect it with power 0.8; None: not shown"""
 
     def __post_init__(self) -> None:
         if self.test not in TESTS:
@@ -82,11 +82,11 @@ class Comparison(NamedTuple):
     pairs: int
     value: Interval  # interquartile mean of the method
     difference: Interval  # method minus baseline
-    better: float  # pairs in which the method is better; half for an equal pair
+    better: float  # number of pairs in which the method is better; an equal pair counts half
     effect: float  # rank-biserial correlation; above 0: the method is better
     p: float
     p_holm: float
-    trials: float  # how many find `CompareOptions.power`; NaN where it is not asked for, or not known
+    trials: float  # number that detects a difference of `CompareOptions.power`; NaN where it is not given, or not known
 
     @property
     def verdict(self) -> str:
@@ -99,7 +99,7 @@ class Comparisons(NamedTuple):
 
     table: Table
     rows: list[Comparison]
-    sentences: list[str]  # what each method is to the baseline over all settings, for a paper
+    sentences: list[str]  # for a paper: each method against the baseline over all settings
 
 
 def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: Sequence[str] = ()) -> Comparisons:
@@ -173,7 +173,9 @@ class _Setting(NamedTuple):
 def _settings(
     groups: Sequence[Group], by: str, options: CompareOptions, metric: str, worst: float
 ) -> tuple[list[_Setting], list[str]]:
-    """The settings in which the baseline has trials, and notes on what was left out; worst: of a trial that diverged.
+    """The settings in which the baseline has trials, and notes on what was left out.
+
+    worst: the value of a trial that diverged.
 
     Raises ConfigError.
     """
@@ -203,7 +205,7 @@ def _settings(
         for method, own in values.items():
             seeds = [seed for seed in own if seed in base]
             if left := len({*own} ^ {*base}):
-                notes.append(f"Left out: of {method} and {options.baseline} {left} trials without a partner.")
+                notes.append(f"Left out: {_count(left, 'trial')} of {method} or {options.baseline} without a partner.")
             if seeds:
                 pairs[method] = np.array([own[s] for s in seeds]), np.array([base[s] for s in seeds])
         settings.append(_Setting(labels, pairs))
@@ -281,8 +283,9 @@ def _notes(found: Sequence[Comparison], options: CompareOptions, title: str, tes
     notes = [
         f"{title}: interquartile mean of the trials' last evaluations, with a 95 % interval by bootstrap within each "
         f"setting. Difference: the method minus {options.baseline}, paired by seed and setting, with Student's 95 % "
-        "interval. Better in: pairs, an equal one counts half. Effect: rank-biserial correlation, above 0 where the "
-        f"method is better. p: {TESTS[options.test]}, two-sided; p (Holm): corrected for the "
+        "interval. Better in: number of pairs in which the method is better; an equal pair counts half. Effect: "
+        "rank-biserial correlation, above 0 where the method is better. "
+        f"p: {TESTS[options.test]}, two-sided; p (Holm): corrected for the "
         f"{_count(tests, 'comparison')} of the table. Verdict: at the level of 5 %.",
     ]
     fewest = min(c.pairs for c in found if c.method != options.baseline)
@@ -291,8 +294,8 @@ def _notes(found: Sequence[Comparison], options: CompareOptions, title: str, tes
         notes.append(f"Caution: with {_count(fewest, 'pair')} p is at least {least:.2g} before the correction for "
                      f"{_count(tests, 'comparison')}; a verdict needs more trials.")  # fmt: skip
     if options.power:
-        notes.append(f"Trials for {options.power:g}: with so many a difference of that size is found with probability "
-                     "0.8 by a paired t test at the level of 5 %, at the spread seen.")  # fmt: skip
+        notes.append(f"Trials for {options.power:g}: the number with which a paired t test at the level of 5 % detects "
+                     "a difference of that size with probability 0.8, if differences vary as here.")  # fmt: skip
     return notes
 
 

@@ -64,7 +64,7 @@ class Options:
     label: str = ""
     """label of a pivot in LaTeX, such as tab:accuracy"""
     caption: str = ""
-    """caption of a pivot in LaTeX; empty: metric and axis"""
+    """caption of a pivot in LaTeX; empty: the metric"""
     siunitx: bool = False
     """numbers of a pivot in LaTeX are aligned by the package siunitx"""
     all: bool = False

@@ -17,9 +17,9 @@ from mpifl.tools.analysis.spread import SPREADS, half_width
 from mpifl.tools.analysis.tables import Table, format_spread
 from mpifl.tools.analysis.trials import Group, format_value
 
-LETTER, GAP = 4.4 / 72.27, 6 / 72.27  # inches: a letter of LaTeX's \\footnotesize, about; the gap of two columns
-COLUMN = 3.5  # inches: a table that is at most so wide stands in one of two columns
-_APART = ", and those that the signed-rank test does not tell apart from it (5 %, Holm)"
+LETTER, GAP = 4.4 / 72.27, 6 / 72.27  # inches: about a letter of LaTeX's \\footnotesize; the gap between columns
+COLUMN = 3.5  # inches: a table of at most this width is set in one column of a two-column page
+_APART = ", and those that the signed-rank test does not distinguish from it (5 %, Holm)"
 WORDS = {"range": "mean (smallest–largest)", "sd": "mean ± standard deviation",
          "ci95": "mean ± half the 95 % confidence interval"}  # fmt: skip
 
@@ -27,10 +27,10 @@ WORDS = {"range": "mean (smallest–largest)", "sd": "mean ± standard deviation
 def build_pivot(
     groups: Sequence[Group], options: Options, tuned: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> Table:
-    """The pivot of the groups. tuned: labels that were selected for each method, which are no rows. Raises ConfigError.
+    """The pivot of the groups. tuned: labels that were selected for each method, no rows. Raises ConfigError.
 
-    In each column the best mean is marked, and the means that its trials do not tell apart from it: by the signed-rank
-    test of the trials with the same seed, with Holm's correction for the column, where there are enough trials for it.
+    In each column the best mean is marked, and so are the means that the signed-rank test does not distinguish from it,
+    in pairs of trials with the same seed, with Holm's correction for the column, if there are enough trials for it.
     """
     axis = find_label(options.pivot or "", groups, "pivot")
     metric = options.columns[0] if options.columns else "test_accuracy"
@@ -69,8 +69,8 @@ def build_pivot(
     known = [f"{metric_label(metric)}: {SPREADS[options.spread]}, {trials} trials. Marked: {chosen}", *notes]
     wide = sum(max(map(len, each)) * LETTER + GAP for each in zip([*names, *columns, "rank"], *rows, strict=True))
     if wide > options.width:
-        known.append(f"Caution: the LaTeX table is about {wide:.1f} inches wide, and {options.width:g} are asked for; "
-                     "drop columns, or --width 7.")  # fmt: skip
+        known.append(f"Caution: the LaTeX table is about {wide:.1f} inches wide, more than the {options.width:g} of "
+                     "--width; leave out columns, or give --width 7.")  # fmt: skip
     style = latex.Style(
         options.caption or _sentence(metric_label(metric)), options.label,
         f"{_sentence(WORDS[options.spread])} over {trials} trials at the end of each run. Bold: {chosen}",
@@ -89,13 +89,13 @@ def _mean(group: Group, metric: str) -> float:
 
 
 def _testable(cells: Mapping[tuple[str, ...], Mapping[str, Group]]) -> bool:
-    """Whether every column has enough trials for the signed-rank test to tell any two methods apart."""
+    """Whether every column has enough trials for the signed-rank test to distinguish any two methods."""
     fewest = min(len(group.trials) for row in cells.values() for group in row.values())
     return (len(cells) - 1) * 2.0 ** (1 - fewest) <= LEVEL
 
 
 def _best(found: Mapping[int, Group], scores: Mapping[int, float], metric: str) -> list[int]:
-    """The rows with the smallest score, and those that are not told apart from it."""
+    """The rows with the smallest score, and those that the test does not distinguish from them."""
     finite = {k: score for k, score in scores.items() if np.isfinite(score)}
     if not finite:
         return []

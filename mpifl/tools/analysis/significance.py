@@ -1,7 +1,8 @@
 """Statistics of paired trials: interval of a mean difference, tests, Holm's correction, effect size, sample size.
 
-Trials are paired by seed within a setting: the same data, draws and delays, with another method. A setting has an array
-(pairs,) of its own, and counts as much as any other.
+Trials are paired by seed within a setting: the same data, draws and delays, with another method. Each setting has an
+array (pairs,) of its own. Mean differences give all settings the same weight; ranks and interquartile means pool all
+settings, so that a setting with more pairs has more weight there.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 LEVEL = 0.05  # of tests and, as 1 - LEVEL, of intervals
 POWER = 0.8  # of the sample size
 RESAMPLES = 9999  # of a permutation test that is not exact, and of a bootstrap
-MOST_TRIALS = 100_000  # sample sizes that are looked for
+MOST_TRIALS = 100_000  # largest sample size that is tried
 
 
 class Interval(NamedTuple):
-    """An estimate and its 95 % interval; the ends are NaN where too few values leave it unknown."""
+    """An estimate and its 95 % interval, whose ends are NaN where there are too few values, or infinite ones."""
 
     estimate: float
     low: float
@@ -48,9 +49,9 @@ def mean_difference(differences: Sequence[np.ndarray]) -> Interval:
 
 
 def signed_rank_test(differences: Sequence[np.ndarray]) -> float:
-    """The p-value, two-sided, of Wilcoxon's signed-rank test of all pairs; 1 where no pair differs.
+    """The two-sided p-value of Wilcoxon's signed-rank test of all pairs; 1 where no pair differs.
 
-    Exact for at most 50 pairs, of which with equal differences 13, else by the normal approximation
+    Exact for at most 50 pairs, or 13 where differences are zero or equal in size; else by the normal approximation
     (`scipy.stats.wilcoxon`).
     """
     from scipy.stats import wilcoxon
@@ -60,9 +61,10 @@ def signed_rank_test(differences: Sequence[np.ndarray]) -> float:
 
 
 def permutation_test(differences: Sequence[np.ndarray]) -> float:
-    """The p-value, two-sided, of `mean_difference` under all exchanges of the two methods within pairs.
+    """The two-sided p-value of `mean_difference` under all exchanges of the two methods within pairs.
 
-    Exact for at most 13 pairs, else over random exchanges (`scipy.stats.permutation_test`), the same at each call.
+    Exact for at most 13 pairs, else over random exchanges (`scipy.stats.permutation_test`), with the same draws at each
+    call.
     """
     from scipy.stats import permutation_test
 
@@ -87,7 +89,7 @@ def rank_biserial(differences: Sequence[np.ndarray]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values after Holm's correction for so many tests (Scand. J. Stat. 6, 1979), in their order."""
+    """The p-values after Holm's correction (Scand. J. Stat. 6, 1979) for as many tests, in the same order."""
     order = np.argsort(p_values, kind="stable")
     adjusted = np.asarray(p_values, float)[order] * (len(p_values) - np.arange(len(p_values)))
     found = np.empty(len(p_values))
@@ -98,7 +100,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def interquartile_mean(values: Sequence[np.ndarray]) -> Interval:
     """The mean of the middle half of all settings' values, with a stratified bootstrap's percentile interval.
 
-    Trials are drawn anew within each setting, as Agarwal et al. (NeurIPS 2021) recommend; the same at each call.
+    Trials are resampled within each setting, as Agarwal et al. (NeurIPS 2021) recommend, with the same draws at each
+    call.
     """
     from scipy.stats import bootstrap, trim_mean
 
@@ -118,7 +121,7 @@ def interquartile_mean(values: Sequence[np.ndarray]) -> Interval:
 
 
 def power_of(trials: int, difference: float, deviation: float) -> float:
-    """The power of the two-sided paired t test of so many trials; deviation: that of the paired differences."""
+    """The power of the two-sided paired t test; deviation: standard deviation of the paired differences."""
     from scipy.special import nctdtr, stdtrit
 
     bound, shift = stdtrit(trials - 1, 1 - LEVEL / 2), abs(difference) / deviation * sqrt(trials)
@@ -126,7 +129,7 @@ def power_of(trials: int, difference: float, deviation: float) -> float:
 
 
 def trials_needed(difference: float, deviation: float) -> float:
-    """The smallest number of trials with which a difference is found with power 0.8; inf: more than 100,000.
+    """The smallest number of trials that detects a difference with power 0.8; inf where `MOST_TRIALS` are too few.
 
     deviation: standard deviation of the paired differences.
     """

@@ -32,13 +32,13 @@ NOTE = (
     "Differences are left minus right, paired by seed, with the 95 % confidence interval of their mean (Student's t). "
     "A claim holds if all of the interval satisfies it, does not hold if none does, and is not decided otherwise, or "
     "with one seed. A trial that diverged, or never reaches a level, has the worst value: with such trials a claim "
-    "holds if every pair satisfies it, and does not hold if none does. Seeds to decide: the least number with which "
-    "the interval would leave out the bound, if mean and standard deviation stayed the same. A share of the horizon is "
+    "holds if every pair satisfies it, and does not hold if none does. Seeds to decide: the smallest number with which "
+    "the interval would exclude the bound, if mean and standard deviation stayed the same. A share of the horizon is "
     "compared as it is printed: that of the mean curves, without an interval."
 )
 HEADINGS = ("claim", "published", "here", "seeds", "seeds to decide", "verdict")
 VERDICTS = ("holds", "does not hold", "not decided")
-MOST_SEEDS = 1000  # more are not counted
+MOST_SEEDS = 1000  # from this number on the table says "1000 or more"
 
 
 class Row(NamedTuple):
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     """both values, their difference and its interval"""
     seeds: str
     to_decide: str
-    """the seeds that would decide what is not decided"""
+    """the number of seeds that would decide a claim that is not decided"""
     verdict: str
 
 
@@ -140,7 +140,7 @@ def _format(difference: Difference, digits: int) -> str:
 
 
 def _directed(claim: Claim, published: float, digits: int) -> Claim:
-    """A claim `published` with the relation of the printed means; as it is where they are equal, or not printed."""
+    """A claim `published` with the relation of the printed means; unchanged where they are equal or not printed."""
     if claim.relation != "published" or not abs(published) > 0.5 * 10**-digits:
         return claim
     return replace(claim, relation="above" if published > 0 else "below")
@@ -156,7 +156,7 @@ def _name(claim: Claim, left: Mapping[str, Any], right: Any) -> str:
 
 
 def judge_difference(claim: Claim, difference: Difference) -> str:
-    """holds, does not hold, or not decided by these seeds."""
+    """holds, does not hold, or not decided, by these seeds; no values where there are none."""
     values, half = difference.values, difference.half_width
     if not len(values):
         return "no values"
@@ -179,7 +179,7 @@ def _compare(claim: Claim, low: float, high: float) -> tuple[bool, bool]:
 
 
 def judge_means(claim: Claim, left: float, right: float) -> str:
-    """holds or does not hold, by two numbers, of which inf is more than any; "no values" where neither is finite."""
+    """holds or does not hold, by two numbers, of which one may be inf; "no values" where neither is finite."""
     if not math.isfinite(left) and not math.isfinite(right):
         return "no values"
     difference = left - claim.times * right
@@ -189,7 +189,7 @@ def judge_means(claim: Claim, left: float, right: float) -> str:
 
 
 def seeds_to_decide(claim: Claim, difference: Difference) -> str:
-    """The least number of seeds whose interval leaves out the bound, if mean and deviation stay as they are."""
+    """The smallest number of seeds whose interval excludes the bound, if mean and deviation stay as they are."""
     from scipy.special import stdtrit
 
     mean, by = difference.mean, -claim.by if claim.relation == "below" else claim.by

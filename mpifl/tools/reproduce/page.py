@@ -1,4 +1,4 @@
-"""The page of an item: its runs beside the published numbers. Every number and every judgement is computed here."""
+"""The page of an item: its runs beside the published numbers. All its numbers and verdicts are computed here."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _null_models(groups: Sequence[Group], null: Sequence[Path]) -> str:
 
 
 def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
-    """How many runs and trials the section is made of, and what they cost."""
+    """How many runs and trials the section has, how often they were evaluated, and how long they took."""
     done = [entry for entry in index.entries.values() if entry.status == "completed"]
     seconds = sum(entry.seconds or 0.0 for entry in done)
     counts = [len(group.trials) for group in groups]
@@ -204,7 +204,7 @@ def _comparison(item: Item, groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _readings(item: Item, groups: Sequence[Group]) -> Iterator[str]:
-    """A sentence on each measure that a curve reaches: how far other ways to read it are from the printed values."""
+    """For each measure with `reaches`: how far its value, read off in three ways, is from the printed values."""
     for name, measure in item.page.measures.items():
         if measure.reaches is None:
             continue
@@ -222,7 +222,7 @@ def _readings(item: Item, groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _errors(errors: np.ndarray, digits: int) -> str:
-    """Mean and root mean square of the finite ones of some differences, and how many those are."""
+    """Mean and root mean square of the finite differences, and their number."""
     known = errors[np.isfinite(errors)]
     if not len(known):
         return "has no value"
@@ -243,7 +243,7 @@ def _rules(item: Item) -> str:
 
 
 def _contents(measures: Mapping[str, Measure]) -> str:
-    """What a value and its brackets are, in sentences."""
+    """What a value and the numbers in brackets after it are, in sentences."""
     reached = [name for name, measure in measures.items() if measure.reaches is not None]
     other = ["Values are the mean (min-max) over the trials."] if len(reached) < len(measures) else []
     notes = [f"For {name}: the value of the mean curve (median of the trials' values)." for name in reached]
@@ -267,7 +267,7 @@ def format_value(measure: Measure, value: Value) -> str:
 
 
 def format_summary(measure: Measure, ours: Summary) -> str:
-    """Our value: mean (min-max), or mean (median) of what is reached by a mean curve; and how many trials diverged."""
+    """Our value: mean (min-max), or with `reaches` that of the mean curve (median); and how many trials diverged."""
     if ours.diverged:
         kept, count = ours.kept, f"{ours.diverged} of {len(ours.values)}"
         rest = f"{format_summary(measure, Summary(kept, ours.mean))}, {count} diverged"
@@ -319,7 +319,7 @@ def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _selected(item: Item, groups: Sequence[Group]) -> list[str]:
-    """The labels whose one selected value belongs to each combination of the others."""
+    """The labels that have one selected value for each combination of the others."""
     select = item.study.options.select
     return selected_labels(groups, select) if select and select.count == 1 else []
 

@@ -1,4 +1,4 @@
-"""What a page shows, as a study's section `page` says: measures, tables, figures, claims."""
+"""What a page shows, according to a study's section `page`: measures, tables, figures, claims."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Measure(Config):
     power: PositiveFloat = 1.0
     """raise the value to this power"""
     log: bool = False
-    """take the decimal logarithm, after `power` and `scale`; with `over` that of the axis's value"""
+    """take the decimal logarithm, after `power` and `scale`; with `over` and `at_most` that of the axis's value"""
     over: str = ""
-    """an axis with numbers, such as step_size: measure the largest of its values at which, as at all smaller ones, the
-    metric is at most `at_most`, 0 where there is none; or with `slope` the slope against this axis. Groups that differ
-    in this axis alone are one"""
+    """an axis with numbers, such as step_size: with `at_most` measure its largest value such that there and at all
+    smaller ones the metric is at most `at_most`, 0 where there is none; with `slope` measure the slope against this
+    axis. Groups that differ in this axis alone are taken as one"""
     at_most: float | None = None
-    """with `over`: the largest value of the metric that counts"""
+    """with `over`: the largest value of the metric that passes"""
     slope: PositiveFraction | None = None
     """measure the slope of the metric against x, or with `over` against the axis, both on logarithmic scales, from this
-    fraction of the largest x on; every part of the logarithmic axis counts alike"""
+    fraction of the largest x on; points are weighted by their share of the logarithmic axis"""
     scale: PositiveFloat = 1.0
     """multiply the value by this factor: 100 for per cent"""
     digits: NonNegativeInt = 2
@@ -58,7 +58,7 @@ class Measure(Config):
     """unit, for headings"""
     within: Literal["range"] | PositiveFloat | None = None
     """when a published value is met. range: our mean lies between the published minimum and maximum; a number: our mean
-    differs from the published one by at most that; null: always"""
+    differs from the published one by at most that; null: any value meets it"""
 
     @property
     def higher_is_better(self) -> bool:
@@ -151,9 +151,9 @@ class Claim(Config):
     each: str | None = None
     """an axis: the claim is made for each of its values, or for those in `values`"""
     values: list[Any] = field(default_factory=list)
-    """the values of the axis `each` that the claim is about; an empty list: all"""
+    """the values of the axis `each` for which the claim is made; an empty list: all"""
     source: str = ""
-    """where the paper says so"""
+    """the place in the paper that states the claim"""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Page(Config):
     title: str
     """heading"""
     measures: dict[str, Measure] = field(default_factory=dict)
-    """the numbers that tables, claims and cells show, by name"""
+    """the numbers that tables, claims and published cells show, by name"""
     about: str = ""
     """what was run; Markdown, without results"""
     published: str = ""

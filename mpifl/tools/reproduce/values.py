@@ -25,9 +25,9 @@ class Summary:
     """A measure over the trials of a group."""
 
     values: np.ndarray
-    """(trials,) values of the trials that have one; inf: not reached; diverged: `Measure.diverged`"""
+    """(trials,) values of the trials that have one; inf: level not reached; `Measure.diverged`: the trial diverged"""
     mean: float
-    """mean over the trials that did not diverge; a measure with `reaches` has its value for the mean curve; NaN: there
+    """mean over the trials that did not diverge; for a measure with `reaches` the value of the mean curve; NaN: there
     is none"""
     diverged: int = 0
     """number of trials that diverged"""
@@ -49,7 +49,7 @@ class Difference:
     """Left minus right, paired by seed."""
 
     values: np.ndarray
-    """(pairs,); infinite where one of them diverged or did not reach a level, NaN where both did"""
+    """(pairs,); infinite where one trial of the pair diverged or did not reach the level, NaN where both did"""
 
     @property
     def mean(self) -> float:
@@ -62,7 +62,7 @@ class Difference:
 
 
 def units(measure: Measure, groups: Sequence[Group]) -> list[list[Group]]:
-    """Lists of groups that share a value of the measure: each alone; with `over` all that differ in it alone."""
+    """Lists of groups with one value of the measure each: each group alone; with `over` all that differ in it alone."""
     return by_other_labels(groups, [axis_of(groups[0].labels, measure.over)] if groups and measure.over else [])
 
 
@@ -85,7 +85,8 @@ def seed_values(measure: Measure, unit: Sequence[Group]) -> dict[int, float]:
 def log_slope(x: np.ndarray, y: np.ndarray, first: float) -> float:
     """The slope b of y = a x^b by least squares of log y against log x, for x of at least `first` times the largest.
 
-    A point counts by its part of the logarithmic axis, so that evenly spaced x do not weight the end alone. NaN where
+    Each point is weighted by its share of the logarithmic axis, so that evenly spaced x do not give the last ones all
+    the weight. NaN where
     there are fewer than three such points, or a y that is not positive; inf where a y is not finite.
     """
     order = np.argsort(x)
@@ -109,7 +110,7 @@ def axis_number(group: Group, name: str) -> float:
 
 
 def largest_passed(passed: Sequence[tuple[float, bool]]) -> float:
-    """The largest value that passes with all smaller ones; 0: none."""
+    """The largest value that passes, as all smaller ones do; 0: none."""
     largest = 0.0
     for value, fine in sorted(passed):
         if not fine:
@@ -159,7 +160,7 @@ def trial_value(measure: Measure, trial: Trial) -> float:
 
 
 def _metric(measure: Measure, trial: Trial) -> str:
-    """The column of the measure: its metric, or where the trial has no values in it its fallback."""
+    """The column of the measure: its metric, or its fallback where the trial has no values of the metric."""
     column = trial.evaluations.get(measure.metric)
     return measure.fallback if measure.fallback and column is not None and column.isna().all() else measure.metric
 
@@ -173,7 +174,7 @@ def _reached(measure: Measure, curve: pd.DataFrame, horizon: float) -> float:
 
 
 def trial_curve(trial: Trial, metric: str, x: str) -> pd.DataFrame:
-    """Columns x and y: a metric from the first evaluation that has it, against a quantity; NaN later: it diverged.
+    """Columns x and y: a quantity and a metric, from the first evaluation that has it; NaN later: it diverged.
 
     Raises ConfigError.
     """
@@ -213,8 +214,8 @@ def mean_curve(group: Group, metric: str, x: str, power: float = 1.0) -> pd.Data
 
 
 def paired(measure: Measure, left: Sequence[Group], right: Sequence[Group], times: float = 1.0) -> Difference:
-    """The left value minus `times` the right one of the trials of two units with the same seed; pairs in which one has
-    no value are left out."""
+    """Left value minus `times` the right one, for the trials of two units with the same seed. Pairs in which a trial
+    has no value are left out."""
     lefts, rights = seed_values(measure, left), seed_values(measure, right)
     pairs = [(value, rights[seed]) for seed, value in lefts.items() if seed in rights]
     one, two = np.array([pair for pair in pairs if not np.isnan(pair).any()]).reshape(-1, 2).T
@@ -232,7 +233,7 @@ def is_null_model(trial: Trial) -> bool:
 
 
 def format_number(measure: Measure, value: float) -> str:
-    """A value with the measure's digits; what is never reached is >1 of the horizon, else `never`."""
+    """A value with the measure's digits; a level never reached is `>1` as a share of the horizon, else `never`."""
     if math.isinf(value) and measure.reaches is not None:
         return ">1" if measure.of_horizon else "never"
     small = 0 < abs(value) < 10**-measure.digits
