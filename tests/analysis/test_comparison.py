@@ -77,6 +77,17 @@ def test_a_trial_that_diverged_counts_as_the_worst(folder: Path) -> None:
         compare_files([folder], CompareOptions("fedbuff", metric="train_loss", test="permutation"))
 
 
+def test_a_mean_that_contradicts_the_ranks_is_said(tmp_path: Path) -> None:
+    """Eleven pairs are better by 1 to 11 %, one is worse by 90 %: in rank better, in the mean worse by 2 %."""
+    for seed in range(12):
+        run_file(
+            tmp_path / f"a{seed}.h5", [0.1, 0.05 if seed == 11 else 0.5 + (seed + 1) / 100], seed=seed, name="area"
+        )
+        run_file(tmp_path / f"b{seed}.h5", [0.1, 0.95 if seed == 11 else 0.5], seed=seed, name="fedbuff")
+    (sentence,) = compare_files([tmp_path], CompareOptions("fedbuff")).sentences
+    assert "the test accuracy of area is better by its ranks than that of fedbuff (mean difference -2.00 " in sentence
+
+
 def test_trials_without_a_partner_are_named(folder: Path) -> None:
     (folder / "base0.h5").unlink()
     table, other, _ = compared(folder, CompareOptions("fedbuff"))

@@ -124,10 +124,10 @@ def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: S
     table = _table(found, by, names, metric, options, [*notes, *cautions])
     whole = [c for c in found if c.method != options.baseline and c.setting == scopes[-1][0]]
     tests = sum(c.method != options.baseline for c in found)
-    return Comparisons(table, found, [_sentence(c, metric, options, len(settings), tests) for c in whole])
+    return Comparisons(table, found, [_sentence(c, metric, options, len(settings), tests, large) for c in whole])
 
 
-def _sentence(c: Comparison, metric: str, options: CompareOptions, settings: int, tests: int) -> str:
+def _sentence(c: Comparison, metric: str, options: CompareOptions, settings: int, tests: int, large: bool) -> str:
     """A comparison in a sentence."""
     where = f"{_count(c.pairs, 'pair')} of trials" + (f" in {settings} settings" if settings > 1 else "")
     what, unit = metric.replace("_", " "), " percentage points" if is_percentage(metric) else ""
@@ -138,8 +138,10 @@ def _sentence(c: Comparison, metric: str, options: CompareOptions, settings: int
     if c.verdict == "not distinguishable":
         return (f"Over {where} the {what} of {c.method} is not distinguishable from that of {options.baseline} "
                 f"(difference {estimate}{unit}, {test}).")  # fmt: skip
-    if not np.isfinite(c.difference.estimate):
-        return f"Over {where} the {what} of {c.method} is {c.verdict} than that of {options.baseline} ({test})."
+    agrees = (c.difference.estimate > 0) == (large == (c.effect > 0))  # the mean, and the ranks that are tested
+    if not np.isfinite(c.difference.estimate) or not agrees:
+        return (f"Over {where} the {what} of {c.method} is {c.verdict} by its ranks than that of {options.baseline} "
+                f"(mean difference {estimate}{unit}, {test}).")  # fmt: skip
     side = "higher" if c.difference.estimate > 0 else "lower"
     size = format_number(abs(c.difference.estimate), 2)
     return f"Over {where} the {what} of {c.method} is {size}{unit} {side} than that of {options.baseline} ({test})."

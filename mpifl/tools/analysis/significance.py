@@ -137,9 +137,9 @@ def trials_needed(difference: float, deviation: float) -> float:
         return 2
     low, high = 1, 2
     while power_of(high, difference, deviation) < POWER:
-        low, high = high, 2 * high
-        if high > MOST_TRIALS:
+        if high == MOST_TRIALS:
             return inf
+        low, high = high, min(2 * high, MOST_TRIALS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if power_of(middle, difference, deviation) >= POWER else (middle, high)
