@@ -12,13 +12,14 @@ import pytest
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis.cautions import cautions
-from mpifl.tools.analysis.comparison import CompareOptions, Comparison, compare_files, compare_groups
+from mpifl.tools.analysis.comparison import CompareOptions, Comparison, compare_files, compare_groups, write_comparison
 from mpifl.tools.analysis.report import report
 from mpifl.tools.analysis.tables import Table
 from mpifl.tools.analysis.trials import Group, group_trials, load_trial
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import load_study
 from tests.analysis.test_analysis import run_file
+from tests.analysis.test_tables import trial
 from tests.tiers import long
 
 BASE, OTHER = [0.50, 0.60, 0.70, 0.55, 0.65, 0.52], [0.58, 0.66, 0.71, 0.60, 0.72, 0.51]
@@ -130,7 +131,12 @@ WRONG = {
     "an unknown method": (["FOLDER", "--baseline", "fedbuf"], "baseline=fedbuf: no run has it as algorithm; expected "
                           "one of fedbuff, area"),
     "an unknown test": (["FOLDER", "--baseline", "fedbuff", "--test", "t"], "test=t: unknown; expected one of"),
-    "an unknown metric": (["FOLDER", "--baseline", "fedbuff", "--metric", "f2"], "metric=f2: "),
+    "no method": (["FOLDER", "--baseline", ""], "baseline='': no run has it as algorithm"),
+    "an unknown metric": (["FOLDER", "--baseline", "fedbuff", "--metric", "f2"], "metric=f2: no metric of the "
+                          "evaluations; expected one of train_loss, "),
+    "a time": (["FOLDER", "--baseline", "fedbuff", "--metric", "time"], "metric=time: no metric of the evaluations"),
+    "tuned nowhere": (["FOLDER", "--baseline", "fedbuff", "--tuned", "step"], "tuned=step: the runs do not differ in"),
+    "tuned by itself": (["FOLDER", "--baseline", "fedbuff", "--tuned", "algorithm"], "tuned=algorithm: its values are"),
     "an unknown axis": (["FOLDER", "--baseline", "fedbuff", "--by", "clock"], "by=clock: the runs do not differ in it"),
     "no difference": (["FOLDER", "--baseline", "fedbuff", "--power", "0"], "power=0.0: no difference"),
     "no number": (["FOLDER", "--baseline", "fedbuff", "--power", "x"], "--power: invalid float value: 'x'"),
@@ -147,6 +153,46 @@ def test_wrong_uses(case: str, folder: Path, capsys: pytest.CaptureFixture[str])
     assert main(["compare", *(part.replace("FOLDER", str(folder)) for part in arguments)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
+
+
+def test_what_sets_methods_apart_is_named(tmp_path: Path) -> None:
+    run_file(tmp_path / "a.h5", [0.1], name="area", step_size=1.0)
+    run_file(tmp_path / "b.h5", [0.1], name="fedbuff", step_size=2.0)
+    with pytest.raises(ConfigError, match="name with --tuned what is each method's own, of step_size"):
+        compare_files([tmp_path], CompareOptions("fedbuff"))
+    assert compare_files([tmp_path], CompareOptions("fedbuff", tuned=("algorithm.step_size",))).rows
+
+
+def test_a_setting_may_be_named_as_a_column_of_the_csv(tmp_path: Path) -> None:
+    """Settings p and method beside the compared clock: their values, and those of the columns p and method."""
+    groups = [Group({"clock": clock, "p": 0.25, "method": "area"}, [replace(trial([accuracy]), seed=0)])
+              for clock, accuracy in (("slow", 0.5), ("fast", 0.6))]  # fmt: skip
+    write_comparison(tmp_path, compare_groups(groups, CompareOptions("slow")))
+    data = pd.read_csv(tmp_path / "compare.csv")
+    assert data.method.tolist() == ["slow", "fast"] and data["setting.method"].tolist() == ["area", "area"]
+    assert data["setting.p"].tolist() == [0.25, 0.25] and data.p[1] == 1.0
+
+
+def test_a_method_that_is_not_in_all_settings_is_said() -> None:
+    groups = [Group({"method": method, "spread": spread}, [replace(trial([0.5 + seed / 10]), seed=seed)
+              for seed in range(3)]) for method, spread in (("A", 0), ("A", 5), ("B", 0))]  # fmt: skip
+    table, found, (sentence,) = compare_groups(groups, CompareOptions("A"))
+    assert "Not in all settings: B has pairs in 1 of 2." in table.notes
+    assert sentence.startswith("Over 3 pairs of trials the test accuracy of B")
+    assert [str(c.effect) for c in found if c.method == "B"] == ["0.0", "0.0"]  # all pairs are equal
+
+
+def test_runs_that_are_not_completed_are_said(folder: Path) -> None:
+    (folder / "other0.h5").unlink()
+    run_file(folder / "other0.h5", [0.1, 0.5], status="failed", name="area")
+    table, *_ = compared(folder, CompareOptions("fedbuff"))
+    assert f"Not completed: {folder / 'other0.h5'}, failed; its rows are included." in table.notes
+
+
+def test_more_trials_than_are_looked_for(folder: Path) -> None:
+    """0.01 at a standard deviation of 3.56 needs about (2.8 * 356)^2 trials."""
+    table, other, _ = compared(folder, CompareOptions("fedbuff", power=0.01))
+    assert other.trials == np.inf and table.rows[1][-1] == ">100000"
 
 
 def test_several_configurations_of_a_method_are_no_pair(folder: Path) -> None:

@@ -43,6 +43,21 @@ def test_cells_marks_and_ranks() -> None:
     ]
 
 
+def test_small_and_huge_values_have_three_digits() -> None:
+    """Means 2e-9 and 2e30 of two values each, sd half of that times root 2; 3 beside 2e30 keeps its digits."""
+    rows = [Group({"method": m, "spread": s}, [replace(trial([0.1], train_loss=[v]), seed=k) for k, v in
+            enumerate((a, 3 * a))]) for m, s, a in (("A", 0, 1e-9), ("A", 5, 1e30), ("B", 5, 1.5))]  # fmt: skip
+    a, b = pivot(*rows, columns=("train_loss",))
+    assert a[1:3] == ["2e-09 ± 1.41e-09 *", "2e+30 ± 1.41e+30"] and b[2].startswith("3 ± 2")
+
+
+def test_a_rank_over_some_columns_is_said() -> None:
+    groups = [group("A", 0, [0.5]), group("A", 5, [0.5]), group("B_1", 0, [0.6])]
+    table = build_pivot(groups, Options(pivot="method"))
+    assert "Rank: mean over the columns in which a row has trials." in table.notes[0]
+    assert table.titles == ["spread", "method A", "method B_1", "rank"] and ", 1 trial." in table.notes[0]
+
+
 def test_equal_means_share_a_rank() -> None:
     ranks = [row[-1] for row in pivot(*(group(m, 0, [a]) for m, a in zip("ABC", [0.5, 0.7, 0.7], strict=True)))]
     assert ranks == ["3.0", "1.5", "1.5"]
@@ -76,6 +91,7 @@ def test_what_is_not_told_apart_from_the_best_is_marked_too() -> None:
     [
         ({"pivot": "delay"}, [("A", 0), ("B", 0)], "pivot=delay: the runs do not differ in it"),
         ({"pivot": "spread", "columns": ("rho", "staleness")}, [("A", 0)], "columns=rho,staleness: a pivot has one"),
+        ({"pivot": "spread", "columns": ("rho",)}, [("A", 0), ("B", 0)], "columns=rho: no run has a value of it"),
         ({"pivot": "spread"}, [("A", 0), ("A", 0)], "pivot=spread: A, spread 0 is in the same cell as A, spread 0"),
     ],
 )

@@ -69,6 +69,22 @@ def test_wilcoxon_is_scipy_s_over_all_pairs() -> None:
     assert signed_rank_test([np.array([inf, 1.0, 2.0, 3.0, 4.0])]) == pytest.approx(2 / 2**5, rel=1e-12)
 
 
+def test_equal_pairs_leave_wilcoxon_exact() -> None:
+    """Five pairs that differ, all to one side: 2 / 2^5, however many equal pairs there are beside them."""
+    differences = np.array([0.0] * 9 + [1, 2, 3, 4, 5])
+    assert signed_rank_test([differences]) == pytest.approx(2 / 2**5, rel=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_huge_losses_have_no_interval() -> None:
+    """The squares of 1e200 are infinite; those of the shares of the variance of 1e-90 are not 0."""
+    huge = 1e200 * np.array([1.0, 2.0, 3.0])
+    assert mean_difference([huge])[0] == pytest.approx(2e200) and np.isnan(mean_difference([huge])[1:]).all()
+    assert interquartile_mean([huge]).estimate == pytest.approx(2e200)
+    small = mean_difference([1e-90 * np.array([1.0, 2.0, 3.0])])
+    assert small == pytest.approx(1e-90 * np.array(mean_difference([np.array([1.0, 2.0, 3.0])])), rel=1e-9)
+
+
 def test_holm_in_its_worked_example() -> None:
     """p = 0.01, 0.04, 0.03, 0.005 (R's p.adjust: 0.03, 0.06, 0.06, 0.02); never above 1, never in another order."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02], rel=1e-12)

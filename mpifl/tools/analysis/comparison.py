@@ -16,11 +16,12 @@ from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.figures import find_label
 from mpifl.tools.analysis.labels import read_labels
-from mpifl.tools.analysis.options import is_percentage, scale_of
-from mpifl.tools.analysis.report import few
+from mpifl.tools.analysis.options import NOT_METRICS, is_percentage, scale_of
+from mpifl.tools.analysis.report import few, trial_notes
 from mpifl.tools.analysis.run import find_runs
 from mpifl.tools.analysis.significance import (
     LEVEL,
+    MOST_TRIALS,
     Interval,
     holm,
     interquartile_mean,
@@ -37,7 +38,6 @@ from mpifl.tools.analysis.trials import (
     by_other_labels,
     format_value,
     group_trials,
-    label_of,
     load_trial,
     progress,
 )
@@ -87,6 +87,7 @@ class Comparison(NamedTuple):
     p: float
     p_holm: float
     trials: float  # number that detects a difference of `CompareOptions.power`; NaN where it is not given, or not known
+    settings: int  # those in which the method has pairs
 
     @property
     def verdict(self) -> str:
@@ -107,10 +108,11 @@ def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: S
     by = find_label(options.by, groups, "by") if options.by else next(iter(groups[0].labels), "")
     if not by:
         raise ConfigError("runs", len(groups), "all have one configuration", "runs of at least two methods")
-    metric = options.metric or _default_metric(groups)
+    metric = _metric(groups, options)
+    tuned = _tuned(groups, by, options)
     large = options.better == "large" if options.better else is_percentage(metric)
-    settings, notes = _settings(groups, by, options, metric, -np.inf if large else np.inf)
-    names = [label for label in groups[0].labels if label != by and label not in _tuned(groups, options)]
+    settings, notes = _settings(groups, by, tuned, options, metric, -np.inf if large else np.inf)
+    names = [label for label in groups[0].labels if label != by and label not in tuned]
     found: list[Comparison] = []
     scopes = [({name: format_value(s.labels.get(name)) for name in names}, [s]) for s in settings]
     if len(settings) > 1:
@@ -124,12 +126,12 @@ def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: S
     table = _table(found, by, names, metric, options, [*notes, *cautions])
     whole = [c for c in found if c.method != options.baseline and c.setting == scopes[-1][0]]
     tests = sum(c.method != options.baseline for c in found)
-    return Comparisons(table, found, [_sentence(c, metric, options, len(settings), tests, large) for c in whole])
+    return Comparisons(table, found, [_sentence(c, metric, options, tests, large) for c in whole])
 
 
-def _sentence(c: Comparison, metric: str, options: CompareOptions, settings: int, tests: int, large: bool) -> str:
+def _sentence(c: Comparison, metric: str, options: CompareOptions, tests: int, large: bool) -> str:
     """A comparison in a sentence."""
-    where = f"{_count(c.pairs, 'pair')} of trials" + (f" in {settings} settings" if settings > 1 else "")
+    where = f"{_count(c.pairs, 'pair')} of trials" + (f" in {c.settings} settings" if c.settings > 1 else "")
     what, unit = metric.replace("_", " "), " percentage points" if is_percentage(metric) else ""
     estimate, low, high = (_number(v, signed=True) for v in c.difference)
     interval = f"95 % interval {low} to {high}; " if np.isfinite(c.difference.low) else ""
@@ -151,18 +153,27 @@ def compare_files(paths: Sequence[str | Path], options: CompareOptions) -> Compa
     """The comparisons over run files, patterns and folders. Raises ConfigError."""
     found = find_runs(paths)
     labels = read_labels(found)
-    groups = group_trials(load_trial(path, labels=labels.get(path)) for path in progress(found))
-    return compare_groups(groups, options, few(cautions(groups)))
+    trials = [load_trial(path, labels=labels.get(path)) for path in progress(found)]
+    groups = group_trials(trials)
+    return compare_groups(groups, options, [*few(trial_notes(trials)), *few(cautions(groups))])
 
 
-def _default_metric(groups: Sequence[Group]) -> str:
-    return "test_accuracy" if all(len(group.last("test_accuracy")) for group in groups) else "train_loss"
+def _metric(groups: Sequence[Group], options: CompareOptions) -> str:
+    """The metric that is compared. Raises ConfigError for one that the evaluations do not have."""
+    known = dict.fromkeys(str(name) for group in groups for trial in group.trials for name in trial.evaluations)
+    metrics = [name for name in known if name not in NOT_METRICS]
+    if options.metric and options.metric not in metrics:
+        raise ConfigError("metric", options.metric, "no metric of the evaluations", f"one of {', '.join(metrics)}")
+    accuracies = all(len(group.last("test_accuracy")) for group in groups)
+    return options.metric or ("test_accuracy" if accuracies else "train_loss")
 
 
-def _tuned(groups: Sequence[Group], options: CompareOptions) -> list[str]:
-    """The labels of the keys that were tuned for each method."""
-    labels = list(groups[0].labels)
-    return [found for key in options.tuned if (found := label_of(key, labels))]
+def _tuned(groups: Sequence[Group], by: str, options: CompareOptions) -> list[str]:
+    """The labels of the keys that were tuned for each method. Raises ConfigError."""
+    found = [find_label(key, groups, "tuned") for key in options.tuned]
+    if by in found:
+        raise ConfigError("tuned", by, "its values are compared", "keys that were tuned for each of them")
+    return found
 
 
 class _Setting(NamedTuple):
@@ -173,7 +184,7 @@ class _Setting(NamedTuple):
 
 
 def _settings(
-    groups: Sequence[Group], by: str, options: CompareOptions, metric: str, worst: float
+    groups: Sequence[Group], by: str, tuned: Sequence[str], options: CompareOptions, metric: str, worst: float
 ) -> tuple[list[_Setting], list[str]]:
     """The settings in which the baseline has trials, and notes on what was left out.
 
@@ -183,11 +194,13 @@ def _settings(
     """
     methods = list(dict.fromkeys(format_value(group.labels[by]) for group in groups))
     if options.baseline not in methods:
-        raise ConfigError("baseline", options.baseline, f"no run has it as {by}", f"one of {', '.join(methods)}")
+        raise ConfigError(
+            "baseline", options.baseline or "''", f"no run has it as {by}", f"one of {', '.join(methods)}"
+        )
     if len(methods) < 2:
         raise ConfigError("baseline", options.baseline, f"all runs have it as {by}", "runs of other methods beside it")
     settings, notes, diverged = [], [], 0
-    for members in by_other_labels(groups, {by, *_tuned(groups, options)}):
+    for members in by_other_labels(groups, {by, *tuned}):
         values: dict[str, dict[tuple[int, int], float]] = {}
         for group in members:
             method = format_value(group.labels[by])
@@ -211,10 +224,16 @@ def _settings(
             if seeds:
                 pairs[method] = np.array([own[s] for s in seeds]), np.array([base[s] for s in seeds])
         settings.append(_Setting(labels, pairs))
+    if len(settings) > 1:
+        counts = {method: sum(method in setting.pairs for setting in settings) for method in methods}
+        notes += [f"Not in all settings: {method} has pairs in {count} of {len(settings)}."
+                  for method, count in counts.items() if 0 < count < len(settings)]  # fmt: skip
     if not any(set(setting.pairs) - {options.baseline} for setting in settings):
+        set_apart = [label for label in groups[0].labels if label != by and label not in tuned]
         raise ConfigError(
             "baseline", options.baseline, "no other method has a trial with the same seed and setting",
-            "runs of the same settings and seeds", "name what was tuned for each method with --tuned",
+            "runs of the same settings and seeds",
+            f"or name with --tuned what is each method's own, of {', '.join(set_apart)}" if set_apart else "",
         )  # fmt: skip
     if diverged:
         notes.append(f"Diverged: {diverged} trials; each counts as worse than any that did not.")
@@ -240,21 +259,23 @@ def _compare(
 ) -> Comparison:  # fmt: skip
     """The comparison of a method over the settings in `paired`; sign: 1 where large values are good, else -1."""
     value = interquartile_mean([own for own, _ in paired])
-    with np.errstate(invalid="ignore"):  # both trials of a pair diverged
+    with np.errstate(over="ignore", invalid="ignore"):  # huge losses; both trials of a pair diverged
         differences = [np.nan_to_num(own - base, nan=0.0, posinf=np.inf, neginf=-np.inf) for own, base in paired]
     pairs = sum(map(len, differences))
     if method == options.baseline:
         nothing = Interval(np.nan, np.nan, np.nan)
-        return Comparison(method, setting, pairs, value, nothing, np.nan, np.nan, np.nan, np.nan, np.nan)
+        return Comparison(method, setting, pairs, value, nothing, np.nan, np.nan, np.nan, np.nan, np.nan, len(paired))
     every = np.concatenate(differences)
     trials = np.nan
     if options.power and min(map(len, differences)) > 1 and np.isfinite(every).all():
-        trials = trials_needed(options.power, float(np.sqrt(np.mean([each.var(ddof=1) for each in differences]))))
+        with np.errstate(over="ignore"):
+            deviation = float(np.sqrt(np.mean([each.var(ddof=1) for each in differences])))
+        trials = trials_needed(options.power, deviation)
     test = permutation_test if options.test == "permutation" else signed_rank_test
     return Comparison(
         method, setting, pairs, value, mean_difference(differences),
-        float((sign * every > 0).sum() + (every == 0).sum() / 2), sign * rank_biserial(differences),
-        test(differences), np.nan, trials,
+        float((sign * every > 0).sum() + (every == 0).sum() / 2), sign * rank_biserial(differences) + 0.0,
+        test(differences), np.nan, trials, len(paired),
     )  # fmt: skip
 
 
@@ -273,7 +294,7 @@ def _table(
             better = f"{c.better:g} of {c.pairs}"
             row = [*start, _interval(c.difference, signed=True), better, f"{c.effect:.2f}", _p(c.p), _p(c.p_holm),
                    c.verdict]  # fmt: skip
-        rows.append([*row, *([format_number(c.trials, 0)] if options.power else [])])
+        rows.append([*row, *([_trials(c.trials)] if options.power else [])])
     if options.power:
         titles.append(f"trials for {options.power:g}")
     tests = sum(c.method != options.baseline for c in found)
@@ -316,6 +337,10 @@ def _number(value: float, signed: bool) -> str:
     return f"+{text}" if signed and value > 0 else text
 
 
+def _trials(number: float) -> str:
+    return f">{MOST_TRIALS}" if np.isinf(number) else format_number(number, 0)
+
+
 def _p(value: float) -> str:
     return "<0.0001" if value < 1e-4 else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
 
@@ -327,9 +352,11 @@ def frame(found: Sequence[Comparison]) -> pd.DataFrame:
         intervals = {"value": c.value, "difference": c.difference}
         numbers = {f"{name}{end}": v for name, interval in intervals.items()
                    for end, v in zip(("", "_low", "_high"), interval, strict=True)}  # fmt: skip
-        rows.append({"method": c.method, **c.setting, "pairs": c.pairs, **numbers, "better": c.better,
-                     "effect": c.effect, "p": c.p, "p_holm": c.p_holm, "trials": c.trials,
-                     "verdict": c.verdict if np.isfinite(c.p) else "baseline"})  # fmt: skip
+        row = {"method": c.method, "pairs": c.pairs, **numbers, "better": c.better, "effect": c.effect, "p": c.p,
+               "p_holm": c.p_holm, "trials": c.trials,
+               "verdict": c.verdict if np.isfinite(c.p) else "baseline"}  # fmt: skip
+        setting = {f"setting.{name}" if name in row else name: value for name, value in c.setting.items()}
+        rows.append({"method": c.method, **setting, **row})
     return pd.DataFrame(rows)
 
 

@@ -36,6 +36,10 @@ def build_pivot(
     metric = options.columns[0] if options.columns else "test_accuracy"
     if options.columns and len(options.columns) > 1:
         raise ConfigError("columns", ",".join(options.columns), "a pivot has one metric in its cells", "one name")
+    if not any(len(group.last(metric)) for group in groups):
+        raise ConfigError(
+            "columns", metric, "no run has a value of it", "a metric of the evaluations", "name one with --columns"
+        )
     names = [label for label in groups[0].labels if label != axis and label not in tuned]
     if not names:
         raise ConfigError("pivot", options.pivot, "the runs differ in nothing else", "a study with methods as well")
@@ -63,17 +67,19 @@ def build_pivot(
         texts = [_cell(row.get(c), metric, options.spread, d) for c, d in zip(columns, digits, strict=True)]
         rows.append([*labels, *texts, f"{np.nanmean(each):.1f}" if np.isfinite(each).any() else "-"])
     counts = sorted({len(group.trials) for group in groups})
-    trials = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-    chosen = f"the best of its column{_APART if _testable(cells) else ''}. Rank: mean over the columns."
-    plain = [f"{axis} {column}".replace("_", " ") for column in columns]
-    known = [f"{metric_label(metric)}: {SPREADS[options.spread]}, {trials} trials. Marked: {chosen}", *notes]
+    trials = f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else f"{counts[0]} trial{'s' * (counts[0] > 1)}"
+    full = all(len(row) == len(columns) for row in cells.values())
+    chosen = (f"the best of its column{_APART if _testable(cells) else ''}. Rank: mean over the columns"
+              f"{'' if full else ' in which a row has trials'}.")  # fmt: skip
+    plain = [f"{axis.replace('_', ' ')} {column}" for column in columns]
+    known = [f"{metric_label(metric)}: {SPREADS[options.spread]}, {trials}. Marked: {chosen}", *notes]
     wide = sum(max(map(len, each)) * LETTER + GAP for each in zip([*names, *columns, "rank"], *rows, strict=True))
     if wide > options.width:
         known.append(f"Caution: the LaTeX table is about {wide:.1f} inches wide, more than the {options.width:g} of "
                      "--width; leave out columns, or give --width 7.")  # fmt: skip
     style = latex.Style(
         options.caption or _sentence(metric_label(metric)), options.label,
-        f"{_sentence(WORDS[options.spread])} over {trials} trials at the end of each run. Bold: {chosen}",
+        f"{_sentence(WORDS[options.spread])} over {trials} at the end of each run. Bold: {chosen}",
         options.width <= COLUMN, options.siunitx, [*names, *columns, "rank"],
         (axis.replace("_", " "), len(names), len(columns)),
     )  # fmt: skip
@@ -126,9 +132,9 @@ def _cell(group: Group | None, metric: str, spread: str, digits: int) -> str:
     """Mean and spread; "-" for a combination that the study does not have."""
     if group is None:
         return "-"
-    if spread == "range" or not (half := _halves([group], metric, spread)):
-        return format_spread(group.last(metric) * scale_of(metric), len(group.trials), spread)
-    values = group.last(metric) * scale_of(metric)
+    values, half = group.last(metric) * scale_of(metric), _halves([group], metric, spread)
+    if spread == "range" or not half or half[0] < 10.0**-digits or max(abs(values.mean()), half[0]) >= 1e6:
+        return format_spread(values, len(group.trials), spread)
     few = f", {len(values)} of {len(group.trials)}" if len(values) < len(group.trials) else ""
     return f"{values.mean():.{digits}f} ± {half[0]:.{digits}f}{few}"
 

@@ -50,7 +50,7 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
         )
     notes = [f"Left out: {error}." for error in unread]
     groups, runs = group_trials(trials), incomplete_runs(trials, unread) if PAGE in options.formats else []
-    notes = [*few(notes), *few(trial_notes(trials, options)), *few(cautions(groups, options.spread))]
+    notes = [*few(notes), *few(trial_notes(trials, options.sums)), *few(cautions(groups, options.spread))]
     return report_groups(groups, out, options, notes, incomplete=runs)
 
 
@@ -127,7 +127,7 @@ def reason_of(path: Path) -> str:
     return said[-1].decode("utf-8", "replace") if said else ""
 
 
-def trial_notes(trials: Sequence[Trial], options: Options) -> list[str]:
+def trial_notes(trials: Sequence[Trial], sums: Collection[str] = ()) -> list[str]:
     """A line about each run that is not completed, and about each file that lacks a column."""
     notes = []
     for trial in trials:
@@ -136,7 +136,7 @@ def trial_notes(trials: Sequence[Trial], options: Options) -> list[str]:
             notes.append(f"Not completed: {trial.path} {state}; its rows so far are included.")
         elif trial.status != "completed":
             notes.append(f"Not completed: {trial.path}, {trial.status}; its rows are included.")
-        for name in options.sums:
+        for name in sums:
             if len(trial.evaluations) and trial.evaluations[name].isna().all():
                 notes.append(f"Without {name}: {trial.path}, written by an older version.")
     return notes

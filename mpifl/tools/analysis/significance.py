@@ -36,14 +36,16 @@ def mean_difference(differences: Sequence[np.ndarray]) -> Interval:
     from scipy.special import stdtrit
 
     strata = len(differences)
-    estimate = float(np.mean([each.mean() for each in differences]))
     counts = np.array([len(each) for each in differences])
-    if counts.min() < 2 or not np.isfinite(estimate):
+    with np.errstate(over="ignore", invalid="ignore"):  # of losses such as 1e200, or infinite ones
+        estimate = float(np.mean([each.mean() for each in differences]))
+        parts = np.array([each.var(ddof=1) if len(each) > 1 else np.nan for each in differences]) / counts / strata**2
+    if not np.isfinite(estimate) or not np.isfinite(variance := parts.sum()):
         return Interval(estimate, np.nan, np.nan)
-    parts = np.array([each.var(ddof=1) for each in differences]) / counts / strata**2
-    if not (variance := parts.sum()):
+    if not variance:
         return Interval(estimate, estimate, estimate)
-    freedom = variance**2 / (parts**2 / (counts - 1)).sum()
+    shares = parts / variance
+    freedom = 1 / (shares**2 / (counts - 1)).sum()
     half = float(stdtrit(freedom, 1 - LEVEL / 2)) * sqrt(variance)
     return Interval(estimate, estimate - half, estimate + half)
 
@@ -51,13 +53,14 @@ def mean_difference(differences: Sequence[np.ndarray]) -> Interval:
 def signed_rank_test(differences: Sequence[np.ndarray]) -> float:
     """The two-sided p-value of Wilcoxon's signed-rank test of all pairs; 1 where no pair differs.
 
-    Exact for at most 50 pairs, or 13 where differences are zero or equal in size; else by the normal approximation
+    Exact for at most 50 pairs that differ, or 13 where some of them are equal in size; else by the normal approximation
     (`scipy.stats.wilcoxon`).
     """
     from scipy.stats import wilcoxon
 
     values = np.concatenate(differences)
-    return float(wilcoxon(values).pvalue) if values.any() else 1.0
+    values = values[values != 0]  # as `wilcoxon` does, but after its choice between the two
+    return float(wilcoxon(values).pvalue) if len(values) else 1.0
 
 
 def permutation_test(differences: Sequence[np.ndarray]) -> float:
@@ -113,10 +116,11 @@ def interquartile_mean(values: Sequence[np.ndarray]) -> Interval:
         return Interval(estimate, np.nan, np.nan)
     if all(np.ptp(each) == 0 for each in values):
         return Interval(estimate, estimate, estimate)
-    result = bootstrap(
-        values, statistic, n_resamples=RESAMPLES, vectorized=True, confidence_level=1 - LEVEL, method="percentile",
-        rng=np.random.default_rng(0), batch=999,
-    )  # fmt: skip
+    with np.errstate(over="ignore"):  # of losses such as 1e200
+        result = bootstrap(
+            values, statistic, n_resamples=RESAMPLES, vectorized=True, confidence_level=1 - LEVEL, method="percentile",
+            rng=np.random.default_rng(0), batch=999,
+        )  # fmt: skip
     return Interval(estimate, *map(float, result.confidence_interval))
 
 

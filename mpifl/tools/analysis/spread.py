@@ -32,7 +32,7 @@ def half_width(values: np.ndarray, spread: str) -> np.ndarray:
     trials = len(values)
     if trials < 2:
         return np.full(values.shape[1:], np.nan)
-    with np.errstate(invalid="ignore"):  # infinite losses have no deviation
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite losses have no deviation
         deviation = values.std(axis=0, ddof=1)
     if spread == "sd":
         return np.asarray(deviation)
