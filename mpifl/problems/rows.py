@@ -103,14 +103,16 @@ class RowModel(Model):
 
 def _check_range(rows: Rows, dtype: np.dtype) -> None:
     """Raises ConfigError for a number that is too large for `dtype`, with its place where the file is known."""
-    begin = 0
-    for name, x in (("x", rows.x), ("x_test", rows.x_test)):
+    targets = [(y[:, None], 1.0) for y in (rows.y, rows.y_test)]
+    parts = [(rows.x, rows.divisor), (rows.x_test, rows.divisor), *targets]
+    for name, begin, (x, divisor) in zip(
+        ("x", "x_test", "y", "y_test"), (0, len(rows.x), 0, len(rows.y)), parts, strict=True
+    ):
         ends = np.array([x.min(initial=0), x.max(initial=0)]) if x.dtype.kind == "f" else np.zeros(2)
         with np.errstate(over="ignore"):
-            if not np.isinf((ends / rows.divisor).astype(dtype)).any():
-                begin += len(x)
+            if not np.isinf((ends / divisor).astype(dtype)).any():
                 continue
-            k = next(k for k, row in enumerate(x) if np.isinf((row / rows.divisor).astype(dtype)).any())
+            k = next(k for k, row in enumerate(x) if np.isinf((row / divisor).astype(dtype)).any())
         value = x[k, j := int(np.abs(x[k]).argmax())]
         wrong, expected = f"{value:g}, beyond {np.finfo(dtype).max:.3g}", f"numbers that {dtype} holds"
         if not rows.files:
@@ -118,6 +120,7 @@ def _check_range(rows: Rows, dtype: np.dtype) -> None:
         for file, count in rows.files:
             if begin + k < count:
                 at = f"{name}[{begin + k}, {j}]" if not rows.shape else f"an entry of {name}[{begin + k}]"
+                at = f"{name}[{begin + k}]" if name.startswith("y") else at
                 raise ConfigError("data file", file, f"{at} is {wrong}", expected, "set problem.dtype=float64")
             begin -= count
 

@@ -79,6 +79,8 @@ def check_evaluation(job: Job, problem: Problem) -> None:
     x = problem.initial(job.seed)
     if job.evaluate.clients and np.isnan(problem.client_accuracies(x)).all():
         wrong, remedy = "no client has an accuracy on test rows of its own", "or set problem.test_split, such as 0.2"
+        if not getattr(job.problem.model, "classifies", True):
+            wrong, remedy = "the targets are numbers, which have no accuracy", ""
         raise ConfigError("evaluate.clients", True, wrong, "false", remedy)
     if not job.evaluate.metrics:
         return

@@ -79,6 +79,14 @@ def test_a_table_with_numbers_as_target(job: dict, tmp_path: Path) -> None:
     assert mpifl.run(job).model == pytest.approx(by_hand(NU, ROUNDS), rel=1e-12)
 
 
+def test_numbers_in_tables_may_begin_with_zeros(job: dict, tmp_path: Path) -> None:
+    """As labels 01 and 02 are names."""
+    (folder := tmp_path / "tables").mkdir()
+    (folder / "a.csv").write_text("u,price\n1,01\n2,02\n")
+    job["problem"]["data"] |= {"path": str(folder), "target": "price"}
+    assert mpifl.load_problem(job).shard(0)[1].tolist() == [1.0, 2.0]
+
+
 def test_a_partition_of_one_s_own(job: dict) -> None:
     """Equal parts of all rows, with batches of them."""
     job["problem"] |= {"partition": "iid", "clients": 5, "batch_size": 1}
@@ -107,7 +115,7 @@ def test_what_does_not_fit_is_refused(case: str, job: dict) -> None:
     [
         ("stop", {"accuracy": 0.9, "updates": 9}, "stop.accuracy=0.9: this problem has no test accuracy"),
         ("evaluate", {"updates": 4, "metrics": ["macro_f1"]}, "evaluate.metrics"),
-        ("evaluate", {"updates": 4, "clients": True}, "evaluate.clients=True: no client has an accuracy"),
+        ("evaluate", {"updates": 4, "clients": True}, "evaluate.clients=True: the targets are numbers, which have no"),
     ],
 )
 def test_what_needs_classes_is_refused(key: str, value: dict, says: str, job: dict) -> None:
@@ -119,10 +127,15 @@ def test_what_needs_classes_is_refused(key: str, value: dict, says: str, job: di
     ("y", "says"),
     [
         (np.array([1.0, np.nan, 2.0, 3.0]), r"y\[1\] is nan; expected finite numbers; leave out such rows"),
-        (np.array(["a", "b", "c", "d"]), "y is <U1; expected numbers; leave out problem.data.labels=numbers"),
+        (
+            np.array(["1", "2", "c", "d"]),
+            r"y\[2\] is the text 'c'; expected numbers; leave out problem.data.labels=num",
+        ),
+        (np.array([1.0, 2.0, -1e300, 3.0]), r"a\.npz: y\[2\] is -1e\+300, beyond 3.4e\+38; .*problem.dtype=float64"),
     ],
 )
 def test_targets_that_are_no_numbers(y: np.ndarray, says: str, job: dict) -> None:
+    job["problem"]["dtype"] = "float32"
     np.savez(Path(job["problem"]["data"]["path"]) / "a.npz", x=X[0], y=y)
     with pytest.raises(mpifl.ConfigError, match=says):
         mpifl.run(job)

@@ -79,7 +79,7 @@ class Folder(Data):
         folder = located(self.path, root)
         train: list[Piece] = []
         test: list[Piece] = []
-        sizes, tables = Sizes(), Tables(self.target or "")
+        sizes, tables = Sizes(), Tables(self.target or "", self.labels == NUMBERS)
         endings = ENDINGS if self.target is None else (*ENDINGS, CSV)
         for k, files in enumerate(files_of_clients(folder, endings)):
             for file in files:
@@ -195,8 +195,9 @@ class Sizes:
 class Tables:
     """Reads .csv files with a header; all have the columns of the first one, in any order."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, target: str, numbers: bool = False) -> None:
+        """numbers: the column `target` has numbers, 01 among them."""
+        self._target, self._numbers = target, numbers
         self.columns: list[str] | None = None  # of the first file
         self._first: Path | None = None
 
@@ -225,7 +226,7 @@ class Tables:
         if "" in labels:
             said = f"column {self._target} has no value in row {labels.index('') + 1}"
             raise _unreadable(file, said, "a label in each row", "leave out such rows")
-        if all(map(_is_number, labels)) and not any(map(ZEROS_FIRST.match, labels)):
+        if all(map(_is_number, labels)) and (self._numbers or not any(map(ZEROS_FIRST.match, labels))):
             return {"x": x, "y": np.array(labels, float)}
         return {"x": x, "y": np.array([DECIMALS.sub(r"\1", label) for label in labels])}
 
@@ -366,6 +367,9 @@ def _piece(
         return Piece(client, file, x, y)
     if numbers:
         said, remedy = f"{y_name} is {y.dtype}", "leave out problem.data.labels=numbers for classes"
+        if y.dtype.kind == "U":
+            k = next((k for k, text in enumerate(y) if not _is_number(text)), 0)
+            said = f"{y_name}[{k}] is the text {str(y[k])!r}"
         raise _unreadable(file, said, "numbers", remedy)
     if y.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
