@@ -51,7 +51,12 @@ class Plateau(Config):
     metric: Watched = "validation_loss"
     """validation_loss, validation_accuracy or train_loss"""
     evaluations: PositiveInt = 10
-    """evaluations in a row that do not have the best value so far"""
+    """evaluations in a row that do not have the best value so far; of those that measure the metric
+    (`evaluate.train_every`)"""
+
+    def rows(self, train_every: int) -> int:
+        """The number of evaluations in a row among which `evaluations` measure the metric."""
+        return self.evaluations * (train_every if self.metric == "train_loss" else 1)
 
 
 @dataclass(frozen=True)

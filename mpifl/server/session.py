@@ -109,7 +109,7 @@ class Session:
             alone=self.problem.draws and isinstance(self.transport, InProcessTransport),
             keep=watch(job.keep.best), kept=snapshot.evaluator.kept if snapshot else None,
             plateau=watch(plateau.metric if plateau else None),
-            plateau_evaluations=plateau.evaluations if plateau else 0,
+            plateau_evaluations=plateau.rows(job.evaluate.train_every) if plateau else 0,
         )  # fmt: skip
         updates = snapshot.loop.updates if snapshot else 0
         self._progress: list[ProgressBar | RunLog] = []

@@ -216,6 +216,13 @@ def test_trials_without_a_global_step_are_said(tmp_path: Path) -> None:
     assert "Caution: 1 of 3 trials took no global step (all trials)." in report(paths)
 
 
+def test_a_training_loss_before_the_last_evaluation_is_said() -> None:
+    """Evaluations 0, 2, 4, ... measure it: of three the last one does, of four the last but one."""
+    for evaluations, said in ((3, 0), (4, 1)):
+        one = replace(trial([0.5] * evaluations), train_every=2)
+        assert sum("earlier evaluation than the last" in text for text in cautions([Group({}, [one])])) == said
+
+
 def test_intervals_of_few_trials_and_wide_ones_are_said(tmp_path: Path) -> None:
     """Student's 0.975 quantile of one degree of freedom is 12.7: two trials, 0.1 and 0.9, have -4.6 to 5.6."""
     trials = [load_trial(run_file(tmp_path / f"{k}.h5", [0.1 + 0.8 * k], seed=k, steps=1)) for k in range(2)]

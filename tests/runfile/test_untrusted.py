@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import yaml
 
 from mpifl.cli import main
 from mpifl.errors import ConfigError
@@ -284,6 +285,16 @@ def test_a_configuration_is_bounded(path: Path, bomb: str) -> None:
         assert not run.config
     assert time.process_time() - begin < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10  # KiB
+
+
+@pytest.mark.parametrize("train_every", ["x", 0, -3, 1.5, [1], float("nan"), 10**30, True, None])
+def test_a_section_evaluate_that_no_job_has(path: Path, train_every: Any) -> None:
+    """It is read as if it were not there."""
+    for evaluate in ({"every": train_every, "train_every": train_every}, train_every):
+        with h5py.File(path, "r+", libver="latest") as file:
+            file.attrs["config"] = yaml.safe_dump(yaml.safe_load(file.attrs["config"]) | {"evaluate": evaluate})
+        for command in ("report", "show"):
+            assert main([command, str(path)]) == 0
 
 
 @pytest.mark.parametrize("name", ["hosts", "compute"])

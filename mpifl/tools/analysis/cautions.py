@@ -52,6 +52,8 @@ def _of_trials(group: Group) -> Iterator[str]:
         first[trial.seed].append(trial)
     if none := sum(trial.global_steps == 0 and len(trial.client_updates) > 0 for trial in group.trials):
         yield f"{none} of {len(group.trials)} trials took no global step ({group.name})"
+    if any((len(trial.evaluations) - 1) % trial.train_every for trial in group.trials if len(trial.evaluations)):
+        yield f"the training loss, if shown, is of an earlier evaluation than the last, by train_every ({group.name})"
     real = [trial for trial in group.trials if trial.clock == "real"]
     if len({trial.placement for trial in real}) > 1:
         yield f"trials in real time ran on different numbers of ranks or on different hosts ({group.name})"

@@ -64,6 +64,7 @@ class Trial:
     alive: bool = False  # whether the file was being written when it was read
     placement: tuple[int, str] = (1, "")  # ranks, and the hosts of all of them
     overload: str = ""  # how a run in real time could not keep up
+    train_every: int = 1  # evaluations for each one that measures the columns of TRAINING
 
     @property
     def end(self) -> float:
@@ -215,12 +216,13 @@ def load_trial(
             alive=run.is_alive,
             placement=(int(run.attrs.get("ranks", 1)), str(run.attrs.get("hosts", ""))),
             overload=_overload(run),
+            train_every=train_every(run),
         )
 
 
 def _overload(run: Run) -> str:
     ages = run.rows("evaluations", "age", 0, run.count("evaluations"))
-    every = (run.config.get("evaluate") or {}).get("every")
+    every = evaluate_number(run, "every")
     late = describe_overload(float(np.fmax.reduce(ages, initial=0.0)), every, run.attrs.get("ranks") == 1)
     return late or describe_slow_contacts(*(run.attrs.get(n, np.nan) for n in ("contact_delay", "contact_seconds")))
 
@@ -232,7 +234,7 @@ def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str
              if metrics is None or name in metrics or name in ("time", "updates", "version")]  # fmt: skip
     rows = run.count("evaluations")
     data = {name: run.rows("evaluations", name, 0, rows) for name in names} | run.metric_columns()
-    every = (run.config.get("evaluate") or {}).get("train_every") or 1
+    every = train_every(run)
     measured = np.arange(rows) // every * every  # the last evaluation that measured them
     data |= {name: data[name][measured] for name in TRAINING if name in data}
     updates = run.count("updates")
@@ -242,6 +244,19 @@ def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str
         total += np.where(np.isnan(total[-1]), np.nan, 0.0)  # files of older versions have no bytes_down
         data[name] = total[np.clip(data["updates"].astype(int), 0, updates)]
     return pd.DataFrame(data)
+
+
+def evaluate_number(run: Run, key: str) -> float | None:
+    """A number above 0 of the section `evaluate` of a run's job; None where it has none."""
+    evaluate = run.config.get("evaluate")
+    value = evaluate.get(key) if isinstance(evaluate, dict) else None
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**63
+    return value if known else None
+
+
+def train_every(run: Run) -> int:
+    """`evaluate.train_every` of a run; 1 where it is missing."""
+    return max(1, int(evaluate_number(run, "train_every") or 1))
 
 
 def _client_updates(run: Run, updates: int) -> np.ndarray:

@@ -627,11 +627,12 @@ def _end(h: History, rules: Rules) -> None:
     resumed = kinds.count("resumed")
     if "resumed_from" in attrs and bool(resumed) != bool(attrs["resumed_from"]):
         raise Contradiction(f"attribute resumed_from is {attrs['resumed_from']}, with {resumed} events 'resumed'")
-    if status == "completed" and attrs.get("clock") != "replay" and stop and not any(_reached(h, stop)):
+    train_every = rules.evaluate.train_every if rules.evaluate else 1
+    if status == "completed" and attrs.get("clock") != "replay" and stop and not any(_reached(h, stop, train_every)):
         raise Contradiction("attribute status is 'completed', but the run met no condition of its `stop`")
 
 
-def _reached(h: History, stop: Stop) -> Iterator[bool]:
+def _reached(h: History, stop: Stop, train_every: int) -> Iterator[bool]:
     """Whether each `stop` condition that the job gives was met."""
     e = h.tables["evaluations"]
     if stop.updates:
@@ -646,4 +647,4 @@ def _reached(h: History, stop: Stop) -> Iterator[bool]:
         before = np.maximum.accumulate(np.append(-inf, values))[:-1]
         row = np.arange(len(values))
         best = np.maximum.accumulate(np.where(values > before, row, -1))
-        yield bool((row - best >= stop.plateau.evaluations).any())
+        yield bool((row - best >= stop.plateau.rows(train_every)).any())
