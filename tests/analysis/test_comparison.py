@@ -189,6 +189,12 @@ def test_runs_that_are_not_completed_are_said(folder: Path) -> None:
     assert f"Not completed: {folder / 'other0.h5'}, failed; its rows are included." in table.notes
 
 
+def test_a_run_without_a_value_is_named(folder: Path) -> None:
+    path = run_file(folder / "other6.h5", [], seed=6, name="area")
+    with pytest.raises(ConfigError, match=f"{path} has no value of it; expected one that all runs have; or leave out"):
+        compare_files([folder], CompareOptions("fedbuff", metric="test_accuracy"))
+
+
 def test_more_trials_than_are_looked_for(folder: Path) -> None:
     """0.01 at a standard deviation of 3.56 needs about (2.8 * 356)^2 trials."""
     table, other, _ = compared(folder, CompareOptions("fedbuff", power=0.01))
@@ -251,6 +257,8 @@ def test_a_selected_value_at_the_edge_of_its_grid_is_said(tmp_path: Path) -> Non
     assert not cautions([grid[1]], candidates=grid, tuned=["step"])
     (caution,) = cautions([grid[2]], candidates=grid, tuned=["step"])
     assert caution.endswith("may lie: A, step 100 (step: the largest).")
+    grid = [Group({"method": "A", "step": step}, [trial]) for step in (False, True, None)]
+    assert not cautions([grid[1]], candidates=grid, tuned=["step"])  # no numbers, and so no edge
 
 
 # -- studies -----------------------------------------------------------------------------------------------------------

@@ -35,9 +35,10 @@ def _edges(groups: Sequence[Group], candidates: Sequence[Group], tuned: Sequence
     chosen = {id(group) for group in groups}
     for members in by_other_labels([*groups, *(g for g in candidates if id(g) not in chosen)], tuned):
         for label in tuned:
-            grid = sorted({v for group in members if isinstance(v := group.labels.get(label), int | float)})
-            for group in members:
-                value = group.labels.get(label)
+            values = [(group, value) for group in members if isinstance(value := group.labels.get(label), int | float)
+                      and not isinstance(value, bool)]  # fmt: skip
+            grid = sorted({value for _, value in values})
+            for group, value in values:
                 if id(group) in chosen and len(grid) > 1 and value in (grid[0], grid[-1]):
                     yield f"{group.name} ({label}: the {'smallest' if value == grid[0] else 'largest'})"
 

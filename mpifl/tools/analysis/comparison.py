@@ -248,7 +248,9 @@ def _value(trial: Trial, metric: str, worst: float) -> float:
     """The metric at the trial's last evaluation, as tables show it; `worst` if it is not finite there."""
     curve = trial.curve(metric)[1]
     if not np.isfinite(curve).any():
-        raise ConfigError("metric", metric, f"{trial.path} has no value of it", "a metric of the evaluations")
+        raise ConfigError(
+            "metric", metric, f"{trial.path} has no value of it", "one that all runs have", "or leave out the file"
+        )
     last = trial.last(metric) * scale_of(metric)
     return last if np.isfinite(last) else worst
 
