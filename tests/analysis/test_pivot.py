@@ -86,6 +86,23 @@ def test_what_is_not_told_apart_from_the_best_is_marked_too() -> None:
     assert [row[1].endswith("*") for row in rows] == [True, False, False]  # four pairs tell nothing apart
 
 
+def test_where_the_test_has_marked_is_said() -> None:
+    """Eight pairs are enough for two methods (2 / 2^8), and three are not."""
+    ends = {"": [], ", in columns with enough trials for it": [group("A", 5, [0.8] * 3), group("B", 5, [0.7] * 3)]}
+    for words, more in ends.items():
+        accuracies = [0.8 + k / 100 for k in range(8)]
+        groups = [
+            group("A", 0, accuracies),
+            group("B", 0, [a - (-1) ** k / 100 - k / 1000 for k, a in enumerate(accuracies)]),
+        ]
+        assert (
+            f"tell apart from it (5 %, Holm){words}. Rank"
+            in build_pivot([*groups, *more], Options(pivot="spread")).notes[0]
+        )
+    table = build_pivot([group("A", 0, [0.8] * 3), group("B", 0, [0.7] * 3)], Options(pivot="spread"))
+    assert "Marked: the best of its column. Rank" in table.notes[0]
+
+
 @pytest.mark.parametrize(
     ("options", "groups", "says"),
     [

@@ -53,11 +53,14 @@ def build_pivot(
         row[column] = group
     sign = -1.0 if is_percentage(metric) else 1.0
     marked: set[tuple[int, int]] = set()
+    tested: list[bool] = []  # of the columns with several finite means, whether they have enough trials for the test
     ranks = np.full((len(cells), len(columns)), np.nan)
     for j, column in enumerate(columns):
         found = {k: row[column] for k, row in enumerate(cells.values()) if column in row}
         scores = {k: sign * _mean(group, metric) for k, group in found.items()}
-        marked |= {(k, len(names) + j) for k in _best(found, scores, metric)}
+        best, enough = _best(found, scores, metric)
+        marked |= {(k, len(names) + j) for k in best}
+        tested += [] if enough is None else [enough]
         for k, score in scores.items():
             ranks[k, j] = 1 + sum(other < score for other in scores.values()) + (
                 sum(other == score for other in scores.values()) - 1) / 2  # fmt: skip
@@ -69,7 +72,8 @@ def build_pivot(
     counts = sorted({len(group.trials) for group in groups})
     trials = f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else f"{counts[0]} trial{'s' * (counts[0] > 1)}"
     full = all(len(row) == len(columns) for row in cells.values())
-    chosen = (f"the best of its column{_APART if _testable(cells) else ''}. Rank: mean over the columns"
+    apart = _APART if all(tested) else f"{_APART}, in columns with enough trials for it"
+    chosen = (f"the best of its column{apart if any(tested) else ''}. Rank: mean over the columns"
               f"{'' if full else ' in which a row has trials'}.")  # fmt: skip
     plain = [f"{axis.replace('_', ' ')} {column}" for column in columns]
     known = [f"{metric_label(metric)}: {SPREADS[options.spread]}, {trials}. Marked: {chosen}", *notes]
@@ -94,26 +98,25 @@ def _mean(group: Group, metric: str) -> float:
     return float(np.where(np.isfinite(values), values, worst).mean())
 
 
-def _testable(cells: Mapping[tuple[str, ...], Mapping[str, Group]]) -> bool:
-    """Whether every column has enough trials for the signed-rank test to distinguish any two methods."""
-    fewest = min(len(group.trials) for row in cells.values() for group in row.values())
-    return (len(cells) - 1) * 2.0 ** (1 - fewest) <= LEVEL
+def _best(found: Mapping[int, Group], scores: Mapping[int, float], metric: str) -> tuple[list[int], bool | None]:
+    """The rows with the smallest score, and those that the test does not distinguish from them.
 
-
-def _best(found: Mapping[int, Group], scores: Mapping[int, float], metric: str) -> list[int]:
-    """The rows with the smallest score, and those that the test does not distinguish from them."""
+    Then whether there are enough trials for the signed-rank test; None where there is nothing to distinguish.
+    """
     finite = {k: score for k, score in scores.items() if np.isfinite(score)}
     if not finite:
-        return []
+        return [], None
     top = min(finite, key=lambda k: finite[k])
     best = [k for k, score in finite.items() if score == finite[top]]
     others = [k for k in finite if k not in best]
     values = {k: {key: trial.last(metric) for key, trial in found[k].by_seed().items()} for k in finite}
     pairs = [np.array([values[k][s] - values[top][s] for s in values[k] if s in values[top]]) for k in others]
-    if not others or min(map(len, pairs)) == 0 or len(others) * 2.0 ** (1 - min(map(len, pairs))) > LEVEL:
-        return best
+    if not others:
+        return best, None
+    if min(map(len, pairs)) == 0 or len(others) * 2.0 ** (1 - min(map(len, pairs))) > LEVEL:
+        return best, False
     p_values = holm([signed_rank_test([each]) for each in pairs])
-    return best + [k for k, p in zip(others, p_values, strict=True) if p >= LEVEL]
+    return best + [k for k, p in zip(others, p_values, strict=True) if p >= LEVEL], True
 
 
 def _halves(groups: Sequence[Group], metric: str, spread: str) -> list[float]:
