@@ -207,7 +207,7 @@ def _settings(
             if method in values:
                 raise ConfigError(
                     "tuned", ", ".join(options.tuned) or "''", f"{method} has several configurations in one setting",
-                    f"the keys in which they differ, of {', '.join(group.labels)}",
+                    "one, that of its best values", "leave out files, use a STUDY.yaml with a selection, or tune less",
                 )  # fmt: skip
             values[method] = {key: _value(trial, metric, worst) for key, trial in group.by_seed().items()}
             diverged += sum(not np.isfinite(value) for value in values[method].values())
