@@ -155,6 +155,13 @@ def test_wrong_uses(case: str, folder: Path, capsys: pytest.CaptureFixture[str])
     assert says in line
 
 
+def test_a_folder_in_the_place_of_a_file_leaves_nothing_behind(folder: Path) -> None:
+    (folder / "out/sentences.tex").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"sentences\.tex in it is a folder"):
+        write_comparison(folder / "out", compare_files([folder], CompareOptions("fedbuff")))
+    assert [path.name for path in (folder / "out").iterdir()] == ["sentences.tex"]
+
+
 def test_what_sets_methods_apart_is_named(tmp_path: Path) -> None:
     run_file(tmp_path / "a.h5", [0.1], name="area", step_size=1.0)
     run_file(tmp_path / "b.h5", [0.1], name="fedbuff", step_size=2.0)
@@ -206,7 +213,7 @@ def test_several_configurations_of_a_method_are_no_pair(folder: Path) -> None:
     run_file(folder / "again.h5", [0.1, 0.4], seed=0, name="area", step_size=2.0)
     table, *_ = compare_files([folder], CompareOptions("fedbuff"))
     assert any(note.startswith("Left out: area, step size 2") for note in table.notes)
-    with pytest.raises(ConfigError, match="area has several configurations in one setting; .*; leave out files"):
+    with pytest.raises(ConfigError, match=r"area has several configurations in one setting; .*; leave out files"):
         compare_files([folder], CompareOptions("fedbuff", tuned=("algorithm.step_size",)))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, as_unwritable
 from mpifl.safe_input import csv_text
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.cautions import cautions
@@ -373,11 +373,10 @@ def write_comparison(folder: Path, found: Comparisons) -> list[Path]:
         "compare.tex": found.table.latex(),
         "sentences.tex": "".join(f"{latex.prose(sentence)}\n" for sentence in found.sentences),
     }
-    try:
+    if taken := [name for name in texts if (folder / name).is_dir()]:
+        raise ConfigError("out", folder, f"{taken[0]} in it is a folder", "another folder", "or remove it")
+    with as_unwritable("out", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        wrong = f"cannot be written: {error.strerror or error}"
-        raise ConfigError("out", folder, wrong, "a folder that can be written") from error
     return [folder / name for name in texts]
