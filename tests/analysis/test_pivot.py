@@ -96,7 +96,7 @@ def test_where_the_test_has_marked_is_said() -> None:
             group("B", 0, [a - (-1) ** k / 100 - k / 1000 for k, a in enumerate(accuracies)]),
         ]
         assert (
-            f"tell apart from it (5 %, Holm){words}. Rank"
+            f"distinguish from it (5 %, Holm){words}. Rank"
             in build_pivot([*groups, *more], Options(pivot="spread")).notes[0]
         )
     table = build_pivot([group("A", 0, [0.8] * 3), group("B", 0, [0.7] * 3)], Options(pivot="spread"))
@@ -146,4 +146,4 @@ def test_it_fits_a_column_and_a_page(tmp_path: Path, siunitx: bool) -> None:
     assert done.returncode == 0 and "Overfull" not in done.stdout and "undefined" not in done.stdout, done.stdout
     wide = [group("A", s, [0.5, 0.7]) for s in range(9)]
     notes = build_pivot(wide, Options(pivot="spread", spread="sd", width=3.3)).notes
-    assert any("inches wide, and 3.3 are asked for" in note for note in notes)
+    assert any("inches wide, more than the 3.3 of --width" in note for note in notes)
