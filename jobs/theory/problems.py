@@ -78,7 +78,7 @@ class Separable(EntriesProblem):
     def slope(t: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+    def evaluate(self, x: np.ndarray, training: bool = True) -> dict[str, float]:
         loss = float(self.phi(x - self._c).sum(1).mean()) - self.best
         return {"train_loss": loss, "test_loss": float("nan"), "test_accuracy": float("nan")}
 
@@ -182,7 +182,7 @@ class Chain(Entries):
 class ChainProblem(EntriesProblem):
     """The chain, whose optimum is 1 in every coordinate."""
 
-    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+    def evaluate(self, x: np.ndarray, training: bool = True) -> dict[str, float]:
         loss = float((x[0] - 1) ** 2 + (np.diff(x) ** 2).sum()) / 4
         return {"train_loss": loss, "test_loss": float("nan"), "test_accuracy": float("nan")}
 

@@ -105,13 +105,20 @@ def test_the_launcher_passes_the_exit_code_on(run: Start, folder: Path, case: st
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("case", "says"),
-    [("raises", 'KeyError: "of the user\'s own"'), ("exits", "SystemExit"), ("one exits", "SystemExit")],
+    ("case", "code", "says"),
+    [
+        ("raises", 3, 'KeyError: "of the user\'s own"'),
+        ("exits", 2, "mpifl: problem.entry=mine:make_problem: it exits with status 0; expected (module, loss"),
+        ("one exits", 2, "mpifl: problem.entry=mine:make_problem: rank 2: it exits with status 0; expected (module"),
+    ],
 )
-def test_an_error_of_the_users_own_code_is_shown_with_its_place(run: Start, folder: Path, case: str, says: str) -> None:
-    """It ends all ranks, also where it is an exit."""
+def test_an_error_of_the_users_own_code_ends_all_ranks(
+    run: Start, folder: Path, case: str, code: int, says: str
+) -> None:
+    """With the place where it was raised; an exit is one line."""
     done = run(3, *MPIFL, "run", "good.yaml", f"problem.options.case={case}")
-    assert done.code == 3 and says in done.err and "mine.py" in done.err, str(done)
+    assert done.code == code and says in done.err, str(done)
+    assert ("mine.py" in done.err) == (code == 3)
     assert not list(folder.rglob("*.h5"))
 
 
