@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,6 +128,8 @@ def lack_of_memory(error: BaseException) -> str:
     """A clause on an error that says that the process gets no more memory, or no further thread; "" for any other."""
     text = shortened((str(error).strip().splitlines() or [type(error).__name__])[-1], MAX_PART)
     known = isinstance(error, ImportError | OSError | RuntimeError) and any(each in text for each in NO_MEMORY)
+    if isinstance(error, SystemError):  # code in C that did not notice that it got no memory
+        known = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     if not known and not isinstance(error, MemoryError):
         return ""
     return f"out of memory{' or threads' if 'thread' in text else ''} ({text})"

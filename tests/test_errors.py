@@ -65,6 +65,15 @@ def test_errors_that_say_that_a_process_gets_no_more_memory(error: Exception, cl
     assert lack_of_memory(error) == clause
 
 
+@pytest.mark.parametrize(("limit", "clause"), [(resource.RLIM_INFINITY, ""), (1 << 27, "out of memory (no exception)")])
+def test_a_system_error_under_a_limit_of_memory_is_a_lack_of_it(
+    limit: int, clause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's imports end with one where code in C has not checked an allocation."""
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (limit, limit))
+    assert lack_of_memory(SystemError("no exception")) == clause
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["logistic", "torch-mlp"])
 def test_a_limit_of_the_address_space_is_one_line(model: str, tmp_path: Path) -> None:
