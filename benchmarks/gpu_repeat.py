@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import mpifl.problems.torch  # sets what cuBLAS reads when it starts
+import mpifl.problems.torch  # noqa: F401 - sets what cuBLAS reads when it starts, before torch is imported
 
-if mpifl.problems.torch.ENVIRONMENT:  # torch comes after it
-    import torch
-    from torch import nn
+# isort: split
+import torch
+from torch import nn
 
 SETTINGS = ("run", "filled", "benchmark", "no cudnn", "default")
 ROWS = 32

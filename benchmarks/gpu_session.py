@@ -5,8 +5,8 @@
 FOLDER/session.jsonl gets a line when each step ends: its name, exit code and seconds; FOLDER/session.log what the steps
 print. The steps are the tests marked `gpu`, one process each (repeatability first, then agreement with the CPU, two
 ranks on one GPU, a replay, streams, memory); then which operations repeat (gpu_repeat.py), the benchmark in its short
-form (gpu.py), and a profile of a local step of the first case that failed. A step is left out where less than its
-share of the minutes is left. With --device cpu all steps run on a host without a GPU, to show that they start; the
+form (gpu.py), and a profile of a local step of a small convolutional network. A step is left out where fewer than 20
+seconds are left. With --device cpu all steps run on a host without a GPU, to show that they start; the
 tests are then skipped.
 """
 
@@ -75,7 +75,7 @@ def run_all(folder: Path, device: str, minutes: float) -> int:
 
 
 def profile(device: str) -> int:
-    """Prints the operations of a local step of the first case that did not repeat, by time."""
+    """Prints the operations of a local step of a small convolutional network, by time."""
     import torch
     from gpu_repeat import ROWS, modules
 

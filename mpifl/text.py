@@ -1,4 +1,4 @@
-"""Durations as text."""
+"""Durations and counts as text, and how a sentence begins."""
 
 from __future__ import annotations
 
@@ -14,3 +14,13 @@ def format_duration(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} days {hours % 24} h"
+
+
+def format_count(number: int, noun: str) -> str:
+    """A number of things: 1 pair, 2 pairs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def capitalised(text: str) -> str:
+    """The text with a capital as its first letter; the others stay as they are."""
+    return f"{text[:1].upper()}{text[1:]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,10 +33,23 @@ class Coordinates(Data):
         raise NotImplementedError("the problem is made without data")
 
 
+class EntriesProblem(QuadraticProblem):
+    """The problem of `Entries`."""
+
+    def __init__(self, settings: ProblemSettings, model: Entries) -> None:
+        super().__init__(settings, model)
+        self._c = self._c * model.spread
+
+    def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(len(x), np.int64), np.array(x, np.float64)[:, None]
+
+
 @dataclass(frozen=True)
 class Entries(Quadratic):
     """Quadratics, with metrics computed from the entries of the model, and optima multiplied by a factor."""
 
+    problem_class: ClassVar[type[EntriesProblem]] = EntriesProblem
+    objective_class: ClassVar[type[QuadraticObjective]] = QuadraticObjective
     spread: float = 1.0
     """factor on the optima: the clients' heterogeneity G is proportional to it"""
 
@@ -47,18 +60,12 @@ class Entries(Quadratic):
         super().check(NoData(), settings)
 
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
-        return EntriesProblem(settings, self)
+        return self.problem_class(settings, self)
 
-
-class EntriesProblem(QuadraticProblem):
-    """The problem of `Entries`."""
-
-    def __init__(self, settings: ProblemSettings, model: Entries) -> None:
-        super().__init__(settings, model)
-        self._c = self._c * model.spread
-
-    def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros(len(x), np.int64), np.array(x, np.float64)[:, None]
+    def objective(
+        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+    ) -> QuadraticObjective:
+        return self.objective_class(self.sigma, meta["clients"], shard, i, seed)
 
 
 class Separable(EntriesProblem):
@@ -116,13 +123,7 @@ class AbsoluteObjective(SeparableObjective):
 class Absolute(Entries):
     """f_i(x) = ||x - c_i||_1."""
 
-    def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
-        return AbsoluteProblem(settings, self)
-
-    def objective(
-        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> AbsoluteObjective:
-        return AbsoluteObjective(self.sigma, meta["clients"], shard, i, seed)
+    problem_class, objective_class = AbsoluteProblem, AbsoluteObjective
 
 
 class WavesProblem(Separable):
@@ -147,13 +148,7 @@ class WavesObjective(SeparableObjective):
 class Waves(Entries):
     """f_i(x) = sum_j (x_j - c_ij)^2/(1 + (x_j - c_ij)^2), with L = 2."""
 
-    def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
-        return WavesProblem(settings, self)
-
-    def objective(
-        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> WavesObjective:
-        return WavesObjective(self.sigma, meta["clients"], shard, i, seed)
+    problem_class, objective_class = WavesProblem, WavesObjective
 
 
 def links(i: int, d: int) -> np.ndarray:
@@ -164,19 +159,6 @@ def links(i: int, d: int) -> np.ndarray:
     for j in range(1 - i, d - 1, 2):
         matrix[j : j + 2, j : j + 2] += [[1.0, -1.0], [-1.0, 1.0]]
     return matrix
-
-
-@dataclass(frozen=True)
-class Chain(Entries):
-    """A chain of `dim` coordinates split over two clients: f_0 + f_1 = 1/2 ((x_1 - 1)^2 + sum_j (x_j - x_{j+1})^2)."""
-
-    def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
-        return ChainProblem(settings, self)
-
-    def objective(
-        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> ChainObjective:
-        return ChainObjective(self.sigma, meta["clients"], shard, i, seed)
 
 
 class ChainProblem(EntriesProblem):
@@ -205,3 +187,10 @@ class ChainObjective(QuadraticObjective):
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
         return float((x - 1) @ self.matrix @ (x - 1)) / 2
+
+
+@dataclass(frozen=True)
+class Chain(Entries):
+    """A chain of `dim` coordinates split over two clients: f_0 + f_1 = 1/2 ((x_1 - 1)^2 + sum_j (x_j - x_{j+1})^2)."""
+
+    problem_class, objective_class = ChainProblem, ChainObjective

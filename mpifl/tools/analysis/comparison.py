@@ -12,6 +12,7 @@ import pandas as pd
 
 from mpifl.errors import ConfigError, as_unwritable
 from mpifl.safe_input import csv_text
+from mpifl.text import format_count
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.figures import find_label
@@ -29,6 +30,7 @@ from mpifl.tools.analysis.significance import (
     permutation_test,
     rank_biserial,
     signed_rank_test,
+    smallest_p,
     trials_needed,
 )
 from mpifl.tools.analysis.tables import TITLES, Table, format_number
@@ -123,15 +125,15 @@ def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: S
             found.append(_compare(method, labels, paired, 1.0 if large else -1.0, options))
     adjusted = iter(holm([c.p for c in found if c.method != options.baseline]))
     found = [c if c.method == options.baseline else c._replace(p_holm=next(adjusted)) for c in found]
-    table = _table(found, by, names, metric, options, [*notes, *cautions])
-    whole = [c for c in found if c.method != options.baseline and c.setting == scopes[-1][0]]
     tests = sum(c.method != options.baseline for c in found)
+    table = _table(found, by, names, metric, options, tests, [*notes, *cautions])
+    whole = [c for c in found if c.method != options.baseline and c.setting == scopes[-1][0]]
     return Comparisons(table, found, [_sentence(c, metric, options, tests, large) for c in whole])
 
 
 def _sentence(c: Comparison, metric: str, options: CompareOptions, tests: int, large: bool) -> str:
     """A comparison in a sentence."""
-    where = f"{_count(c.pairs, 'pair')} of trials" + (f" in {c.settings} settings" if c.settings > 1 else "")
+    where = f"{format_count(c.pairs, 'pair')} of trials" + (f" in {c.settings} settings" if c.settings > 1 else "")
     what, unit = metric.replace("_", " "), " percentage points" if is_percentage(metric) else ""
     estimate, low, high = (_number(v, signed=True) for v in c.difference)
     interval = f"95 % interval {low} to {high}; " if np.isfinite(c.difference.low) else ""
@@ -220,7 +222,9 @@ def _settings(
         for method, own in values.items():
             seeds = [seed for seed in own if seed in base]
             if left := len({*own} ^ {*base}):
-                notes.append(f"Left out: {_count(left, 'trial')} of {method} or {options.baseline} without a partner.")
+                notes.append(
+                    f"Left out: {format_count(left, 'trial')} of {method} or {options.baseline} without a partner."
+                )
             if seeds:
                 pairs[method] = np.array([own[s] for s in seeds]), np.array([base[s] for s in seeds])
         settings.append(_Setting(labels, pairs))
@@ -282,7 +286,7 @@ def _compare(
 
 
 def _table(
-    found: Sequence[Comparison], by: str, names: Sequence[str], metric: str, options: CompareOptions,
+    found: Sequence[Comparison], by: str, names: Sequence[str], metric: str, options: CompareOptions, tests: int,
     notes: Sequence[str],
 ) -> Table:  # fmt: skip
     title = TITLES.get(metric, metric.replace("_", " "))
@@ -299,7 +303,6 @@ def _table(
         rows.append([*row, *([_trials(c.trials)] if options.power else [])])
     if options.power:
         titles.append(f"trials for {options.power:g}")
-    tests = sum(c.method != options.baseline for c in found)
     return Table(titles, rows, 1 + len(names), [False] * len(rows), [*_notes(found, options, title, tests), *notes])
 
 
@@ -311,21 +314,18 @@ def _notes(found: Sequence[Comparison], options: CompareOptions, title: str, tes
         "interval. Better in: number of pairs in which the method is better; an equal pair counts half. Effect: "
         "rank-biserial correlation, above 0 where the method is better. "
         f"p: {TESTS[options.test]}, two-sided; p (Holm): corrected for the "
-        f"{_count(tests, 'comparison')} of the table. Verdict: at the level of 5 %.",
+        f"{format_count(tests, 'comparison')} of the table. Verdict: at the level of 5 %.",
     ]
     fewest = min(c.pairs for c in found if c.method != options.baseline)
-    least = 2.0 ** (1 - fewest)
+    least = smallest_p(fewest)
     if least * tests > LEVEL:
-        notes.append(f"Caution: with {_count(fewest, 'pair')} p is at least {least:.2g} before the correction for "
-                     f"{_count(tests, 'comparison')}; a verdict needs more trials.")  # fmt: skip
+        pairs, comparisons = format_count(fewest, "pair"), format_count(tests, "comparison")
+        notes.append(f"Caution: with {pairs} p is at least {least:.2g} before the correction for {comparisons}; a "
+                     "verdict needs more trials.")  # fmt: skip
     if options.power:
         notes.append(f"Trials for {options.power:g}: the number with which a paired t test at the level of 5 % detects "
                      "a difference of that size with probability 0.8, if differences vary as here.")  # fmt: skip
     return notes
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _interval(value: Interval, signed: bool = False) -> str:

@@ -22,6 +22,7 @@ from mpifl.config.read import flatten
 from mpifl.errors import ConfigError
 from mpifl.runfile import open_run
 from mpifl.safe_input import printable
+from mpifl.text import format_count
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import metric_label, progress_label
 from mpifl.tools.analysis.options import METRICS, NOT_METRICS, Options, scale_of
@@ -190,12 +191,8 @@ def _options(items: Iterable[Mapping[str, str]]) -> str:
 def _header(title: str, groups: Sequence[Group]) -> str:
     trials = [trial for group in groups for trial in group.trials]
     done = sum(trial.status == "completed" for trial in trials)
-    facts = f"{_count(len(trials), 'run')} in {_count(len(groups), 'group')}, {done} completed"
+    facts = f"{format_count(len(trials), 'run')} in {format_count(len(groups), 'group')}, {done} completed"
     return f"<header><h1>{_text(title)}</h1><p>{facts}. Made by mpifl {source().version} from run files.</p></header>"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _section(key: str, title: str, parts: Iterable[str]) -> str:

@@ -8,11 +8,12 @@ from math import floor, log10
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.text import capitalised, format_count
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.curves import metric_label
 from mpifl.tools.analysis.figures import find_label
 from mpifl.tools.analysis.options import Options, is_percentage, scale_of
-from mpifl.tools.analysis.significance import LEVEL, holm, signed_rank_test
+from mpifl.tools.analysis.significance import LEVEL, holm, signed_rank_test, smallest_p
 from mpifl.tools.analysis.spread import SPREADS, half_width
 from mpifl.tools.analysis.tables import Table, format_spread
 from mpifl.tools.analysis.trials import Group, format_value
@@ -32,6 +33,8 @@ def build_pivot(
     In each column the best mean is marked, and so are the means that the signed-rank test does not distinguish from it,
     in pairs of trials with the same seed, with Holm's correction for the column, if there are enough trials for it.
     """
+    from scipy.stats import rankdata
+
     axis = find_label(options.pivot or "", groups, "pivot")
     metric = options.columns[0] if options.columns else "test_accuracy"
     if options.columns and len(options.columns) > 1:
@@ -61,16 +64,14 @@ def build_pivot(
         best, enough = _best(found, scores, metric)
         marked |= {(k, len(names) + j) for k in best}
         tested += [] if enough is None else [enough]
-        for k, score in scores.items():
-            ranks[k, j] = 1 + sum(other < score for other in scores.values()) + (
-                sum(other == score for other in scores.values()) - 1) / 2  # fmt: skip
+        ranks[list(scores), j] = rankdata(list(scores.values()))
     digits = [_digits([row[c] for row in cells.values() if c in row], metric, options.spread) for c in columns]
     rows = []
     for (labels, row), each in zip(cells.items(), ranks, strict=True):
         texts = [_cell(row.get(c), metric, options.spread, d) for c, d in zip(columns, digits, strict=True)]
         rows.append([*labels, *texts, f"{np.nanmean(each):.1f}" if np.isfinite(each).any() else "-"])
     counts = sorted({len(group.trials) for group in groups})
-    trials = f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else f"{counts[0]} trial{'s' * (counts[0] > 1)}"
+    trials = f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else format_count(counts[0], "trial")
     full = all(len(row) == len(columns) for row in cells.values())
     apart = _APART if all(tested) else f"{_APART}, in columns with enough trials for it"
     chosen = (f"the best of its column{apart if any(tested) else ''}. Rank: mean over the columns"
@@ -82,8 +83,8 @@ def build_pivot(
         known.append(f"Caution: the LaTeX table is about {wide:.1f} inches wide, more than the {options.width:g} of "
                      "--width; leave out columns, or give --width 7.")  # fmt: skip
     style = latex.Style(
-        options.caption or _sentence(metric_label(metric)), options.label,
-        f"{_sentence(WORDS[options.spread])} over {trials} at the end of each run. Bold: {chosen}",
+        options.caption or capitalised(metric_label(metric)), options.label,
+        f"{capitalised(WORDS[options.spread])} over {trials} at the end of each run. Bold: {chosen}",
         options.width <= COLUMN, options.siunitx, [*names, *columns, "rank"],
         (axis.replace("_", " "), len(names), len(columns)),
     )  # fmt: skip
@@ -113,7 +114,7 @@ def _best(found: Mapping[int, Group], scores: Mapping[int, float], metric: str) 
     pairs = [np.array([values[k][s] - values[top][s] for s in values[k] if s in values[top]]) for k in others]
     if not others:
         return best, None
-    if min(map(len, pairs)) == 0 or len(others) * 2.0 ** (1 - min(map(len, pairs))) > LEVEL:
+    if min(map(len, pairs)) == 0 or len(others) * smallest_p(min(map(len, pairs))) > LEVEL:
         return best, False
     p_values = holm([signed_rank_test([each]) for each in pairs])
     return best + [k for k, p in zip(others, p_values, strict=True) if p >= LEVEL], True
@@ -140,7 +141,3 @@ def _cell(group: Group | None, metric: str, spread: str, digits: int) -> str:
         return format_spread(values, len(group.trials), spread)
     few = f", {len(values)} of {len(group.trials)}" if len(values) < len(group.trials) else ""
     return f"{values.mean():.{digits}f} ± {half[0]:.{digits}f}{few}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"

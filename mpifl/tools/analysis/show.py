@@ -13,9 +13,8 @@ from tabulate import tabulate
 
 from mpifl.runfile import Run, open_run
 from mpifl.safe_input import parse_json, printable
-from mpifl.scheduling.overload import describe_overload, describe_slow_contacts
 from mpifl.text import format_duration
-from mpifl.tools.analysis.trials import evaluate_number
+from mpifl.tools.analysis.trials import overload_of
 
 MAX_EVALUATIONS = 12  # evaluations that are printed
 MAX_EVENTS = 8  # events that are printed, the last ones
@@ -107,11 +106,7 @@ def format_summary(run: Run) -> str:
     if (row := run.best_evaluation) >= 0:
         metric, best = str(run.config["keep"]["best"]), run.evaluations.iloc[row]
         facts["best model"] = f"{metric} {format_value(metric, best[metric])}, after {int(best.updates)} updates"
-    every = evaluate_number(run, "every")
-    if overload := describe_overload(run.evaluations.age.max(), every, attrs.get("ranks") == 1):
-        facts["overload"] = overload
-    if slow := describe_slow_contacts(*(attrs.get(name, math.nan) for name in ("contact_delay", "contact_seconds"))):
-        facts["contacts"] = slow
+    facts["overload"], facts["contacts"] = overload_of(run)
     for title, name, unit in (
         ("wall time", "wall_seconds", "s"),
         ("CPU time of rank 0", "server_cpu_share", "of wall time"),

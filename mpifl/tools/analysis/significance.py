@@ -63,6 +63,11 @@ def signed_rank_test(differences: Sequence[np.ndarray]) -> float:
     return float(wilcoxon(values).pvalue) if len(values) else 1.0
 
 
+def smallest_p(pairs: int) -> float:
+    """The smallest p-value that so many pairs can have in these tests, two-sided: that of all on one side."""
+    return 2.0 ** (1 - pairs)
+
+
 def permutation_test(differences: Sequence[np.ndarray]) -> float:
     """The two-sided p-value of `mean_difference` under all exchanges of the two methods within pairs.
 

@@ -24,8 +24,8 @@ from mpifl.tools.analysis.spread import mean_and_spread
 if TYPE_CHECKING:
     import pandas as pd
 
-# Keys that may differ between the trials of one group.
 TRAINING = ("train_loss", "gradient_norm", "gradient_mapping")  # measured at one of `evaluate.train_every` evaluations
+# Keys that may differ between the trials of one group.
 NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients", "evaluate.metrics")
 # Options that change what a step_size does, and whose defaults differ between methods.
 CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
@@ -215,16 +215,17 @@ def load_trial(
             client_updates=_client_updates(run, updates),
             alive=run.is_alive,
             placement=(int(run.attrs.get("ranks", 1)), str(run.attrs.get("hosts", ""))),
-            overload=_overload(run),
+            overload=next(filter(None, overload_of(run)), "") if run.attrs.get("clock") == "real" else "",
             train_every=train_every(run),
         )
 
 
-def _overload(run: Run) -> str:
+def overload_of(run: Run) -> tuple[str, str]:
+    """Clauses on a run that could not keep up with real time: its evaluations, and its contacts; "" where they did."""
     ages = run.rows("evaluations", "age", 0, run.count("evaluations"))
     every = evaluate_number(run, "every")
     late = describe_overload(float(np.fmax.reduce(ages, initial=0.0)), every, run.attrs.get("ranks") == 1)
-    return late or describe_slow_contacts(*(run.attrs.get(n, np.nan) for n in ("contact_delay", "contact_seconds")))
+    return late, describe_slow_contacts(*(run.attrs.get(n, np.nan) for n in ("contact_delay", "contact_seconds")))
 
 
 def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str]) -> pd.DataFrame:

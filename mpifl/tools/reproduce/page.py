@@ -13,6 +13,7 @@ import numpy as np
 from pandas import DataFrame
 from tabulate import tabulate
 
+from mpifl.text import capitalised
 from mpifl.tools.analysis.curves import axis_label
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.analysis.tables import escape_markdown
@@ -95,7 +96,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool, claims: list[l
     out.mkdir(parents=True, exist_ok=True)
     yield _runs(needed, index, groups)
     if index.counts()["completed"] < len(needed.runs) and (missing := _missing_names(item)):
-        yield f"{missing[:1].upper()}{missing[1:]}."
+        yield f"{capitalised(missing)}."
     yield "\n".join(notes)
     null = [trial.path for group in groups for trial in group.trials if is_null_model(trial)]
     yield _null_models(groups, null)
@@ -354,7 +355,7 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     draw_panels(out / name, [Panel(title, curves) for title, curves in panels.items()],
                 x, y, figure.limits or ([0, 100] if scale == 100 else None), slope=figure.slope)  # fmt: skip
     bands = max(map(len, panels.values())) <= MAX_BANDS
-    caption = figure.title or f"{y[:1].upper()}{y[1:]} against {x}"
+    caption = figure.title or f"{capitalised(y)} against {x}"
     if any(len(group.trials) > 1 for group in shown):
         caption += f": mean{' and range' * bands} over the trials"
     return _image(caption + _dashed(figure), name)
@@ -387,7 +388,7 @@ def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     y = figure.y_label or f"{figure.y}{f' ({measure.unit})' if measure.unit else ''}"
     shown = [Panel(title, lines) for title, lines in tables.items()]
     draw_panels(out / name, shown, x, y, figure.limits, markers=True, slope=figure.slope)
-    caption = (figure.title or f"{y[:1].upper()}{y[1:]} against {x}") + ": mean and range over the trials"
+    caption = (figure.title or f"{capitalised(y)} against {x}") + ": mean and range over the trials"
     return _image(caption + _dashed(figure), name)
 
 
