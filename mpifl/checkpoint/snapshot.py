@@ -69,6 +69,8 @@ class LoopState:
     """updates consumed"""
     clients: ClientTableState
     """the client table"""
+    time: float = 0.0
+    """s of the run's clock, when the last update was consumed; 0: none was, or written by an older version"""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Worker:
         self.link: UpdateSink  # sink of the updates; the transport sets it
         self.held = DueQueue[Update]()  # updates whose contacts are not over, by perf_counter
         self.computing: Sequence[int] = ()  # clients that compute at this instant
-        # The last update of each client that has received no message since it was sent; the server may forget it.
+        # Each client's last update, until its next message; in one process until the server has consumed it.
         self.last_updates: dict[int, Update] = {}
         self.failed_clients: dict[int, str] = {}  # what each client raised at its last message
 

@@ -9,8 +9,9 @@ virtual  an update is due at the time of its message + the drawn contact time; t
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from math import inf, isnan, nan
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mpifl.algorithms.base import Update
 from mpifl.checkpoint.snapshot import ClockState
@@ -27,56 +28,6 @@ STALLED = (
 POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
 
 
-class Clock(Protocol):
-    """Decides the order in which updates are consumed, and what time it is."""
-
-    time: float  # s since start
-    deterministic: bool
-    timed_out: bool  # `next_update` returned None before the deadline, for the server to poll
-
-    @property
-    def has_in_flight(self) -> bool:
-        """Whether any client has been sent a message whose update is not consumed."""
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether updates are in flight and none of their clients is on again."""
-
-    @property
-    def held(self) -> int:
-        """Updates that have arrived and wait until their clients are on."""
-
-    def start(self) -> None:
-        """Starts or continues the run."""
-
-    def cancel(self, i: int) -> None:
-        """Stops expecting an update of client i."""
-
-    def save(self) -> ClockState:
-        """The state that `load` restores."""
-
-    def load(self, saved: ClockState) -> None:
-        """Restores a state; `start` is to follow."""
-
-    def now(self) -> float: ...
-
-    def on_seconds(self, i: int, seconds: float) -> float:
-        """How many of the last `seconds` s of wall time client i was on; `faults.patience` is compared with that."""
-
-    def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
-
-    def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
-        """The next update up to the deadline and the stop time, with the times of its computing and exchange, or None.
-
-        Sets `time`, which never decreases and does not change once the stop time is reached:
-
-        an update           its time
-        deadline or stop    that time, or in real time a later one
-        timed out           a time before both
-        """
-
-
 class Contact(NamedTuple):
     """A contact as the clock foresees it when its message is sent; times in s of the run's clock."""
 
@@ -87,15 +38,20 @@ class Contact(NamedTuple):
     waited: float  # s that the message waits until its client is on; inf: the client is not on again for long enough
 
 
-class ContactModel:
-    """Foresees contacts by the delay model and, if clients go on and off, by their timeline."""
+class Clock:
+    """Decides the order in which updates are consumed, and what time it is; foresees contacts by the delay model."""
+
+    deterministic: bool  # the order can be repeated
 
     def __init__(
         self, contact_times: ContactTimes, split_times: SplitTimes | None = None, timeline: Timeline | None = None
     ) -> None:
+        """timeline: when clients are on; None: always."""
         self._contact_times, self._split_times, self.timeline = contact_times, split_times, timeline
+        self.time = 0.0  # s since start
+        self.timed_out = False  # the last `next_update` returned None only because POLL_INTERVAL was over
 
-    def contact(self, i: int, round: int, work: int, sent: float) -> Contact:
+    def _contact(self, i: int, round: int, work: int, sent: float) -> Contact:
         """The contact of client i's message that asks for `work` units and is sent at `sent` (s)."""
         compute = exchange = nan
         if self._split_times:
@@ -108,8 +64,75 @@ class ContactModel:
         begin, due = self.timeline.contact(i, sent, seconds)
         return Contact(sent, due, compute, exchange, begin - sent if due < inf else inf)
 
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether any client has been sent a message whose update is not consumed."""
+        raise NotImplementedError
 
-class RealClock:
+    @property
+    def is_stalled(self) -> bool:
+        """Whether updates are in flight and none of their clients is on again."""
+        raise NotImplementedError
+
+    @property
+    def held(self) -> int:
+        """Updates that have arrived and wait until their clients are on."""
+        return 0
+
+    def start(self) -> None:
+        """Starts or continues the run."""
+
+    def cancel(self, i: int) -> None:
+        """Stops expecting an update of client i."""
+        raise NotImplementedError
+
+    def save(self) -> ClockState:
+        """The state that `load` restores."""
+        raise NotImplementedError
+
+    def load(self, saved: ClockState) -> None:
+        """Restores a state; `start` is to follow."""
+        raise NotImplementedError
+
+    def now(self) -> float:
+        """The time (s) at this instant; in virtual time, of the present event."""
+        return self.time
+
+    def on_seconds(self, i: int, seconds: float) -> float:
+        """How many of the last `seconds` s of wall time client i was on; `faults.patience` is compared with that."""
+        return seconds
+
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
+        """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
+        raise NotImplementedError
+
+    def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
+        """The next update up to the deadline and the stop time, with the times of its computing and exchange, or None.
+
+        Sets `time`, which never decreases and does not change once the stop time is reached:
+
+        an update           its time
+        deadline or stop    that time, or in real time a later one
+        timed out           a time before both
+        """
+        raise NotImplementedError
+
+
+def _state(time: float, contacts: Mapping[int, Contact], starts: list[float]) -> ClockState:
+    """The state of a clock with these contacts in flight; starts: `ClockState.due`."""
+    each = contacts.values()
+    return ClockState(
+        time, list(contacts), starts, [c.compute for c in each], [c.exchange for c in each], [c.waited for c in each]
+    )
+
+
+def _saved_contacts(saved: ClockState) -> Iterator[tuple[int, Contact]]:
+    """The contacts of a state; each has its start in `ClockState.due` as both `sent` and `due`."""
+    for i, start, *others in zip(saved.client, saved.due, saved.compute, saved.exchange, saved.waited, strict=True):
+        yield i, Contact(start, start, *others)
+
+
+class RealClock(Clock):
     """Seconds of wall time since `start`.
 
     The message tells a client's rank for how long it holds the update back: until the contact is over. Where clients go
@@ -122,8 +145,8 @@ class RealClock:
     def __init__(
         self, contact_times: ContactTimes, split_times: SplitTimes | None = None, timeline: Timeline | None = None
     ) -> None:
-        self._model, self.time = ContactModel(contact_times, split_times, timeline), 0.0
-        self._last_receive, self.timed_out = 0.0, False  # _last_receive: s, when updates were last asked for
+        super().__init__(contact_times, split_times, timeline)
+        self._last_receive = 0.0  # s, when updates were last asked for
         self._in_flight: dict[int, Contact] = {}  # by client
         self._held = DueQueue[Update]()  # updates that have arrived, until their clients are on
         self.contacts, self.asked, self.took = 0, 0.0, 0.0  # contacts with a delay, s that they were to take, and took
@@ -149,27 +172,21 @@ class RealClock:
 
     def save(self) -> ClockState:
         """Updates that are held are in flight: a resume sends them again."""
-        contacts = self._in_flight.values()
-        return ClockState(
-            self.now(), list(self._in_flight), [c.sent for c in contacts], [c.compute for c in contacts],
-            [c.exchange for c in contacts], [c.waited for c in contacts],
-        )  # fmt: skip
+        return _state(self.now(), self._in_flight, [contact.sent for contact in self._in_flight.values()])
 
     def load(self, saved: ClockState) -> None:
         self.time = self._last_receive = saved.time
-        columns = saved.client, saved.due, saved.compute, saved.exchange, saved.waited
-        for i, sent, *others in zip(*columns, strict=True):
-            self._in_flight[i] = Contact(sent, sent, *others)  # due when it was sent: not among those in `asked`
+        self._in_flight = dict(_saved_contacts(saved))  # due when they were sent: not among those in `asked`
 
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        self._in_flight[i] = contact = self._model.contact(i, round, work, self.now())
+        self._in_flight[i] = contact = self._contact(i, round, work, self.now())
         return contact.due - contact.sent
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         end = min(deadline, stop)
         if end == inf and not self._in_flight:
             raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
-        if end == inf and self._model.timeline and self.is_stalled:
+        if end == inf and self.timeline and self.is_stalled:
             raise RunFailed(STALLED)
         now = self.now()
         # Events already overdue at the last receive come first. Later ones wait for one receive, so that they cannot
@@ -196,7 +213,7 @@ class RealClock:
 
     def _receive(self, source: UpdateSource, timeout: float) -> tuple[int, Update] | None:
         """The next update whose client is on; one whose client is off is held until then."""
-        if not (timeline := self._model.timeline):
+        if not (timeline := self.timeline):
             return source.receive_any(timeout)
         now = self.now()
         if due := self._held.pop_due(now):
@@ -211,25 +228,22 @@ class RealClock:
         return None
 
     def now(self) -> float:
-        """The time (s) at this instant."""
         return time.perf_counter() - self._origin
 
     def on_seconds(self, i: int, seconds: float) -> float:
         now = self.now()
-        timeline = self._model.timeline
-        return timeline.on_seconds(i, max(0.0, now - seconds), now) if timeline else seconds
+        return self.timeline.on_seconds(i, max(0.0, now - seconds), now) if self.timeline else seconds
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """Time that jumps from one due event to the next."""
 
     deterministic = True
-    held = 0
 
     def __init__(
         self, contact_times: ContactTimes, split_times: SplitTimes | None = None, timeline: Timeline | None = None
     ) -> None:
-        self._model, self.time, self.timed_out = ContactModel(contact_times, split_times, timeline), 0.0, False
+        super().__init__(contact_times, split_times, timeline)
         self._due = DueQueue[Contact]()
 
     @property
@@ -240,27 +254,20 @@ class VirtualClock:
     def is_stalled(self) -> bool:
         return len(self._due) > 0 and self._due.first()[0] == inf
 
-    def start(self) -> None: ...
-
     def cancel(self, i: int) -> None:
         self._due.discard(i)
 
     def save(self) -> ClockState:
-        entries = self._due.entries()
-        contacts = [contact for _, contact in entries.values()]
-        return ClockState(
-            self.time, list(entries), [c.due for c in contacts], [c.compute for c in contacts],
-            [c.exchange for c in contacts], [c.waited for c in contacts],
-        )  # fmt: skip
+        contacts = {i: contact for i, (_, contact) in self._due.entries().items()}
+        return _state(self.time, contacts, [contact.due for contact in contacts.values()])
 
     def load(self, saved: ClockState) -> None:
         self.time = saved.time
-        columns = saved.client, saved.due, saved.compute, saved.exchange, saved.waited
-        for i, due, *others in zip(*columns, strict=True):
-            self._due.add(i, due, Contact(nan, due, *others))
+        for i, contact in _saved_contacts(saved):
+            self._due.add(i, contact.due, contact)
 
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        contact = self._model.contact(i, round, work, self.time)
+        contact = self._contact(i, round, work, self.time)
         self._due.add(i, contact.due, contact)
         return 0.0
 
@@ -283,10 +290,3 @@ class VirtualClock:
         return i, update._replace(
             compute=contact.compute, exchange=contact.exchange, time=due, waited=contact.waited
         )  # fmt: skip
-
-    def now(self) -> float:
-        """The time (s) of the present event."""
-        return self.time
-
-    def on_seconds(self, i: int, seconds: float) -> float:
-        return seconds  # the clients compute whatever the virtual time is

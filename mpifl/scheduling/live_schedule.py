@@ -11,11 +11,11 @@ from mpifl.checkpoint.snapshot import ScheduleState
 from mpifl.errors import RunFailed
 from mpifl.scheduling.clocks import STALLED, Clock
 from mpifl.scheduling.polls import LocalProgress
-from mpifl.scheduling.schedule import Event, UpdateSource
+from mpifl.scheduling.schedule import Event, Schedule, UpdateSource
 from mpifl.scheduling.timeline import Timeline
 
 
-class LiveSchedule:
+class LiveSchedule(Schedule):
     """Merges a clock's updates with aggregations, evaluations, checkpoints and the stop rule.
 
     At equal times, what is due by the clock comes after all updates: polls, aggregations, evaluations, the end. An
@@ -42,21 +42,15 @@ class LiveSchedule:
         timeline: Timeline | None = None,
         progress: LocalProgress | None = None,
     ) -> None:
-        self.clock, self._trigger, self._seed, self.timeline = clock, trigger, seed, timeline
-        self.progress, self.polls = progress, False
+        super().__init__(timeline, progress)
+        self.clock, self._trigger, self._seed = clock, trigger, seed
+        self.deterministic = clock.deterministic
         self._stop_time, self._stop_updates = stop_time or inf, stop_updates or inf
         self._evaluate_every, self._evaluate_updates = evaluate_every or inf, evaluate_updates
         self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
         self.checkpoint_end, self.next_checkpoint = checkpoint_end, inf
-        self.deterministic = clock.deterministic
-        self.contact_time, self.cancel, self.on_seconds = clock.contact_time, clock.cancel, clock.on_seconds
-        self.round_size = 0
-        self.checkpoint_requested = False
-        self.alarm = inf
         self._updates = 0
         self._unaggregated = 0  # updates since the last aggregation
-        self._unaggregated_at_update = 0  # updates that an aggregation by the last update takes, itself included
-        self._aggregates = False  # whether the last update triggers an aggregation
         self._aggregations = self._timed_aggregations = 0  # all aggregations, and those that were due by time
         self._evaluations = self._checkpoints = 0  # due times of evaluations and of checkpoints that have passed
         self._next_evaluation = self._evaluate_every
@@ -87,12 +81,25 @@ class LiveSchedule:
         self._evaluated = None if saved.evaluated_updates < 0 else evaluated
 
     @property
-    def held(self) -> int:
+    def held(self) -> int:  # type: ignore[override]
         return self.clock.held
 
-    def set_aggregates(self, ready: bool) -> bool:
-        self._aggregations += ready - self._aggregates
-        self._aggregates, self._unaggregated = ready, 0 if ready else self._unaggregated_at_update
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
+        return self.clock.contact_time(i, round, work)
+
+    def cancel(self, i: int) -> None:
+        self.clock.cancel(i)
+
+    def on_seconds(self, i: int, seconds: float) -> float:
+        return self.clock.on_seconds(i, seconds)
+
+    def aggregates(self, ready: bool | None) -> bool:
+        if ready is None and self._trigger:
+            ready = self._trigger.due(self._unaggregated, self._updates, self._seed)
+        elif ready is None:
+            ready = self._unaggregated >= self.round_size
+        if ready:
+            self._count_aggregation()
         return ready
 
     def _count_aggregation(self) -> None:
@@ -127,14 +134,7 @@ class LiveSchedule:
                     continue
                 self._updates += 1
                 self._unaggregated += 1
-                self._unaggregated_at_update = self._unaggregated
-                if trigger:
-                    self._aggregates = trigger.due(self._unaggregated, self._updates, seed)
-                else:
-                    self._aggregates = self._unaggregated >= self.round_size
-                if self._aggregates:
-                    self._count_aggregation()
-                yield Event("update", clock.time, i, update, aggregates=self._aggregates)
+                yield Event("update", clock.time, i, update)
                 if self._evaluate_updates and self._updates % self._evaluate_updates == 0:
                     yield self._evaluation(clock.time)
             elif clock.timed_out:

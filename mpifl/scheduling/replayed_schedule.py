@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpifl.algorithms.base import Update
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.scheduling.polls import LocalProgress
-from mpifl.scheduling.schedule import Event, UpdateSource
+from mpifl.scheduling.schedule import Event, Schedule, UpdateSource
 from mpifl.scheduling.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -27,11 +27,10 @@ class ClientIncident(NamedTuple):
     version: int  # number of aggregations before it
 
 
-class ReplaySchedule:
+class ReplaySchedule(Schedule):
     """Repeats recorded events in their order; the times are those that were recorded."""
 
     deterministic = is_replay = True
-    held = 0
 
     def __init__(
         self,
@@ -43,14 +42,11 @@ class ReplaySchedule:
         timeline: Timeline | None = None,
         progress: LocalProgress | None = None,
     ) -> None:
-        self.timeline, self.progress, self.polls = timeline, progress, False
+        super().__init__(timeline, progress)
         self._updates, self._timed, self._incidents = updates, timed, incidents
         self._aggregations, self._evaluations = aggregations, evaluations
-        self.round_size = 0
-        self.checkpoint_requested = self.checkpoint_end = False
-        self.alarm = inf  # recorded alarms are aggregations of the record, except polls
         self._aggregated = 0
-        self._aggregates = False  # whether the last update triggered an aggregation
+        self._due = False  # whether the last update triggered an aggregation
 
     @classmethod
     def from_run(
@@ -72,19 +68,10 @@ class ReplaySchedule:
             progress,
         )
 
-    def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        return 0.0
-
-    def cancel(self, i: int) -> None:
-        """Nothing to do: only consumed updates are recorded."""
-
-    def on_seconds(self, i: int, seconds: float) -> float:
-        return seconds
-
-    def set_aggregates(self, ready: bool) -> bool:
-        if self._aggregates and not ready:  # the recorded aggregation came later, by an alarm
-            self._aggregated, self._aggregates = self._aggregated - 1, False
-        return self._aggregates
+    def aggregates(self, ready: bool | None) -> bool:
+        due = self._due and ready is not False  # else the recorded aggregation came later, by an alarm
+        self._aggregated += due
+        return due
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The recorded events in order. Raises RunFailed where a client does not answer as it did."""
@@ -126,14 +113,12 @@ class ReplaySchedule:
         yield from between(0)
         for count, (time, client, compute, exchange, waited) in enumerate(self._updates, 1):
             separate = self._timed or evaluation(count) or incident(count)  # an event precedes the aggregation
-            due = after(self._aggregated) == count and not separate
-            self._aggregated += due
-            self._aggregates = due
+            self._due = after(self._aggregated) == count and not separate
             if self.polls and self.alarm < inf:
                 yield Event("poll", self.alarm)
             update = self._receive(source, client)
             update = update._replace(compute=compute, exchange=exchange, time=time, waited=waited)
-            yield Event("update", time, client, update, aggregates=due)
+            yield Event("update", time, client, update)
             yield from between(count)
         for what, done, rows in (
             ("aggregation", self._aggregated, self._aggregations),

@@ -18,7 +18,6 @@ class Event(NamedTuple):
     time: float  # s of the run's clock
     client: int = -1
     update: Update | None = None
-    aggregates: bool = False  # this update triggers an aggregation
     late_by: float = 0.0  # s from when the evaluation was due to `time`
     text: str = ""
     ends: bool = False  # this checkpoint is that of the run's end
@@ -39,39 +38,46 @@ class UpdateSource(Protocol):
         """Waits for the next update of any client, at most `timeout` seconds; None where none came."""
 
     def keep_update(self, i: int, update: Update) -> Update:
-        """Client i's update, to be consumed later: its vectors are in no buffer that other updates need."""
+        """Returns the update with vectors of its own, outside the receive buffers, so that it can wait."""
 
 
-class Schedule(Protocol):
+class Schedule:
     """The order of all server events, made by policies (`LiveSchedule`) or recorded by a run (`ReplaySchedule`)."""
 
     is_replay: bool
-    round_size: int  # updates that complete the present synchronous round; the server loop sets it
-    checkpoint_requested: bool  # a checkpoint is to be the next event; the server loop sets it
-    checkpoint_end: bool  # the run's end is a checkpoint
-    alarm: float  # s: when the algorithm wants to aggregate, or to poll; the server loop sets it
-    polls: bool  # alarms are polls, at which rounds begin; the server loop sets it
-    progress: LocalProgress | None  # the local steps of clients between polls; None: as many as they may take
-    timeline: Timeline | None  # when clients are on; None: always
+    deterministic: bool  # the order can be repeated
+    held: int = 0  # updates that have arrived and wait until their clients are on
 
-    @property
-    def held(self) -> int:
-        """Updates that have arrived and wait until their clients are on."""
+    def __init__(self, timeline: Timeline | None, progress: LocalProgress | None) -> None:
+        """timeline: when clients are on; None: always. progress: local steps of clients between polls; None: no limit.
+
+        The server loop sets the other attributes, except `checkpoint_end`.
+        """
+        self.timeline, self.progress = timeline, progress
+        self.checkpoint_end = False  # the run's end is a checkpoint
+        self.checkpoint_requested = False  # a checkpoint is to be the next event
+        self.round_size = 0  # updates that complete the present synchronous round
+        self.alarm = inf  # s: when the algorithm wants to aggregate, or to poll
+        self.polls = False  # alarms are polls, at which rounds begin
 
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
         """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
+        return 0.0
 
     def cancel(self, i: int) -> None:
         """Stops expecting an update of client i."""
 
-    def set_aggregates(self, ready: bool) -> bool:
-        """Sets whether the last update triggers an aggregation, where the algorithm decides; returns it.
+    def aggregates(self, ready: bool | None) -> bool:
+        """Whether the last update triggers an aggregation.
 
-        A live schedule takes `ready`, a replay what was recorded.
+        ready: what the algorithm decides; None: it leaves that to the schedule. A replay takes what was recorded.
         """
+        raise NotImplementedError
 
     def on_seconds(self, i: int, seconds: float) -> float:
         """How many of the last `seconds` s of wall time client i was on; `faults.patience` is compared with that."""
+        return seconds
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The run's events in order; ends when the run ends."""
+        raise NotImplementedError

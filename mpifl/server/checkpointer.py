@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm
 from mpifl.checkpoint.part import PartWriter
 from mpifl.checkpoint.segments import Segment, extend_segments, keep_segments
 from mpifl.checkpoint.sets import Manifest, commit, discard
@@ -31,7 +30,6 @@ from mpifl.runfile.tables import EventRow
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.client_end import PartStatus
-from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
     from mpifl.runfile import RunWriter
@@ -46,19 +44,20 @@ class Checkpointer:
     """Takes the checkpoints of a run; where clients may move, also sums the increments consumed from each client."""
 
     def __init__(
-        self, writer: RunWriter, evaluator: Evaluator, ranks: ServerTransport, schedule: LiveSchedule,
-        algorithm: Algorithm, wall_seconds: Callable[[], float], rehost: bool, base: ServerSnapshot | None = None,
+        self, loop: ServerLoop, schedule: LiveSchedule, writer: RunWriter, evaluator: Evaluator,
+        wall_seconds: Callable[[], float], rehost: bool, base: ServerSnapshot | None = None,
         segments: Sequence[Segment] = (), interval: float | None = None,
     ) -> None:  # fmt: skip
         """wall_seconds returns the run's time so far; `base` is the snapshot that the run resumed from, `segments` its
         rows. interval: seconds of wall time between two checkpoints; longer where they take long."""
         self.folder = folder_of(writer.path)
-        self._writer, self._evaluator, self._ranks, self._schedule = writer, evaluator, ranks, schedule
+        self._loop, self._ranks, self._schedule = loop, loop.transport, schedule
+        self._writer, self._evaluator = writer, evaluator
         self._wall_seconds, self._part = wall_seconds, PartWriter(self.folder, 0)
         self._pool = ThreadPoolExecutor(1, "checkpoint")
-        self._names = [k for k, name in enumerate(algorithm.increment_of) if name] if rehost else []
-        # Sums of the increments consumed from each client: since the last complete checkpoint until the one in
-        # progress, and since the one in progress.
+        self._names = [k for k, name in enumerate(loop.algorithm.increment_of) if name] if rehost else []
+        # Sums of the increments consumed from each client: from the last complete checkpoint up to the one in
+        # progress, and after that one began.
         self._sums: dict[int, list[np.ndarray]] = {}
         self._since: dict[int, list[np.ndarray]] = {}
         self._base = base and base.without_arrays()  # snapshot of the last complete checkpoint
@@ -73,32 +72,32 @@ class Checkpointer:
         self._committing: Future[None] | None = None
         self._alive: Lock | None = None
         self._interval = interval or inf
-        schedule.next_checkpoint = time.perf_counter() + self._interval
+        self._schedule.next_checkpoint = time.perf_counter() + self._interval
         self.busy = False
         self.failed = 0  # checkpoints abandoned in succession
         self.failure = ""  # why the last of them was abandoned
         self.complete = 0  # number of the last complete checkpoint that this run has taken
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
-    def begin(self, time_: float, loop: ServerLoop) -> None:
+    def begin(self, time_: float) -> None:
         """Begins a checkpoint, unless the one before is still being written."""
         self._schedule.next_checkpoint = time.perf_counter() + self._interval
         if self.busy:
-            self._record(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
+            self._record(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written")
             return
         # Not only when their updates are due: no part of the checkpoint would contain these.
         for i, why in self._ranks.clients_on_dead_ranks():
-            loop.client_failed(time_, i, why)
+            self._loop.client_failed(time_, i, why)
         self._began = time.perf_counter()
         self._number += 1
-        snapshot = self._server_snapshot(time_, loop)
-        self._part.save(self._number, lambda: replace(snapshot, algorithm=loop.server.save()))
+        snapshot = self._server_snapshot(time_)
+        self._part.save(self._number, lambda: replace(snapshot, algorithm=self._loop.server.save()))
         self._current = snapshot.without_arrays()
-        self._parts, self._awaited = {}, {0, *self._needed(loop)}
+        self._parts, self._awaited = {}, {0, *self._needed()}
         self._ranks.send_marker(self._number)
         self.busy = True
 
-    def _server_snapshot(self, time_: float, loop: ServerLoop) -> ServerSnapshot:
+    def _server_snapshot(self, time_: float) -> ServerSnapshot:
         """The server's present state, except the algorithm's."""
         measured, best, kept, pending = self._evaluator.pending()
         waiting = [PendingEvaluation(*each) for each in pending]
@@ -110,11 +109,11 @@ class Checkpointer:
             number=self._number, run=self._writer.id, session=self._writer.session,
             resumed_from=self._writer.resumed_from, resumes=self._resumes, started=self._writer.started,
             began=self._writer.began, config=self._writer.config, time=time_, wall_seconds=self._wall_seconds(),
-            rows=rows, client_rank=list(self._ranks.rank_of), loop=loop.save(), schedule=self._schedule.save(),
+            rows=rows, client_rank=list(self._ranks.rank_of), loop=self._loop.save(), schedule=self._schedule.save(),
             evaluator=evaluator, algorithm={},
         )  # fmt: skip
 
-    def poll(self, time_: float, loop: ServerLoop) -> None:
+    def poll(self, time_: float) -> None:
         """Takes note of the parts that are durable; completes or abandons the checkpoint in progress. Never waits."""
         self._ranks.poll()
         statuses = [PartStatus(0, *part) for part in self._part.done()] + self._ranks.part_statuses
@@ -124,23 +123,23 @@ class Checkpointer:
                 self._pool.submit(discard, self.folder, part.number)  # a part of an abandoned checkpoint
                 continue
             if part.error and part.rank in self._awaited:
-                self._abandon(time_, f"rank {part.rank}: {part.error}", loop)
+                self._abandon(time_, f"rank {part.rank}: {part.error}")
                 return
             if not part.error:
                 self._parts[part.rank] = part.bytes, part.crc
         if self._committing is None:
             missing = self._awaited - self._parts.keys()
-            hanging = self._ranks.unresponsive_ranks - self._needed(loop)
+            hanging = self._ranks.unresponsive_ranks - self._needed()
             if lost := (missing - {0} - self._ranks.live_ranks) | (missing & hanging):
-                self._abandon(time_, f"rank {min(lost)} was lost", loop)
-            elif not missing and (raised := self._saved_errors(loop)):
-                self._abandon(time_, f"client {min(raised)} raised", loop)
+                self._abandon(time_, f"rank {min(lost)} was lost")
+            elif not missing and (raised := self._saved_errors()):
+                self._abandon(time_, f"client {min(raised)} raised")
             elif not missing and self._current:
                 self._committing = self._pool.submit(self._commit, self._current, dict(self._parts))
         elif self._committing.done():
             committing, self._committing = self._committing, None
             if error := committing.exception():
-                self._abandon(time_, str(error), loop)
+                self._abandon(time_, str(error))
                 return
             self._alive = Lock(self.folder)  # each time: the folder may have been removed and made again
             self.failed = 0
@@ -149,26 +148,26 @@ class Checkpointer:
             size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
             self._schedule.next_checkpoint = self._began + max(self._interval, seconds / MAX_SHARE)
             text = f"{self._number}: {len(self._parts)} parts, {size / 1e6:.3g} MB, {seconds:.3g} s"
-            self._record(time_, "checkpoint", text, loop)
+            self._record(time_, "checkpoint", text)
             log.debug("checkpoint %s", text)
 
-    def _needed(self, loop: ServerLoop) -> set[int]:
+    def _needed(self) -> set[int]:
         """The ranks that host live clients."""
-        return {rank for i, rank in enumerate(self._ranks.rank_of) if i not in loop.clients.inactive}
+        return {rank for i, rank in enumerate(self._ranks.rank_of) if i not in self._loop.clients.inactive}
 
-    def _saved_errors(self, loop: ServerLoop) -> set[int]:
+    def _saved_errors(self) -> set[int]:
         """Clients whose errors are in the checkpoint in progress, where an error fails the run.
 
         A run that resumed from there would fail again.
         """
-        if loop.failures.faults.lost != "stop":
+        if self._loop.failures.faults.lost != "stop":
             return set()
         assert self._current
         saved = self._current.loop.clients
         return {
             i
             for i in self._ranks.unreported_client_errors()
-            if i in saved.in_flight and saved.rounds[i] == loop.clients.rounds[i]
+            if i in saved.in_flight and saved.rounds[i] == self._loop.clients.rounds[i]
         }
 
     def _commit(self, snapshot: ServerSnapshot, parts: Mapping[int, tuple[int, int]]) -> None:
@@ -183,7 +182,7 @@ class Checkpointer:
         commit(self.folder, manifest)
         self._segments = segments
 
-    def _abandon(self, time_: float, why: str, loop: ServerLoop) -> None:
+    def _abandon(self, time_: float, why: str) -> None:
         self.busy, self._committing = False, None
         self.failed, self.failure = self.failed + 1, why
         for i, sums in self._since.items():
@@ -192,18 +191,18 @@ class Checkpointer:
         self._pool.submit(discard, self.folder, self._number)
         text = f"checkpoint {self._number} could not be completed: {why}"
         log.warning(text)
-        self._record(time_, "checkpoint-failed", text, loop)
+        self._record(time_, "checkpoint-failed", text)
 
-    def _record(self, time_: float, kind: str, text: str, loop: ServerLoop) -> None:
-        self._writer.append(EventRow(time_, kind, -1, text, loop.updates, loop.version))
+    def _record(self, time_: float, kind: str, text: str) -> None:
+        self._writer.append(EventRow(time_, kind, -1, text, self._loop.updates, self._loop.version))
 
-    def finish(self, time_: float, loop: ServerLoop, patience: float = inf) -> None:
+    def finish(self, time_: float, patience: float = inf) -> None:
         """Waits for the checkpoint in progress, at most `patience` seconds for the other ranks."""
         backoff, end = Backoff(), time.perf_counter() + patience
         while self.busy:
-            self.poll(time_, loop)
+            self.poll(time_)
             if self.busy and not self._committing and time.perf_counter() > end:
-                self._abandon(time_, f"no answer for {patience:g} s", loop)
+                self._abandon(time_, f"no answer for {patience:g} s")
             backoff.pause()
 
     def close(self) -> None:
@@ -227,13 +226,13 @@ class Checkpointer:
         else:
             sums[i] = [v.copy() for v in vectors]
 
-    def rehost(self, i: int, time_: float, loop: ServerLoop) -> str:
+    def rehost(self, i: int, time_: float) -> str:
         """Moves client i to another rank, restored from the last complete checkpoint; a clause on where, or ""."""
         if self._committing:  # once this set is complete, the one that `_base` describes may be removed
             self._committing.exception()
-            self.poll(time_, loop)
+            self.poll(time_)
         if self.busy:  # the checkpoint's parts would have this client on its old rank
-            self._abandon(time_, f"client {i} moves", loop)
+            self._abandon(time_, f"client {i} moves")
         saved = None
         if base := self._base:
             in_flight = [i] if i in base.loop.clients.in_flight else []

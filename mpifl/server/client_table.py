@@ -20,7 +20,7 @@ class ClientTable:
         self.state = [LIVE] * n
         self.rounds = [0] * n  # messages sent
         self.bytes_down = [0] * n  # size of the last message
-        # (n,) when (perf_counter) a client's silence starts to count; nan where no update is in flight.
+        # (n,) perf_counter from which a client counts as silent: its message's time plus its delay; nan: none in flight
         self.in_flight = np.full(n, nan)
         self.refused = [0] * n  # updates refused in a row
         self.moved = [0] * n  # moves to another rank since its last update was consumed

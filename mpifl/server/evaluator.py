@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from math import isnan, nan
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +16,11 @@ from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.objective import Vector
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow, EventRow, MetricRow
-from mpifl.server.evaluation_metrics import Metric, measure
+from mpifl.server.evaluation_metrics import load_metrics, measure
 
 if TYPE_CHECKING:
+    from mpifl.checkpoint.snapshot import EvaluatorState
+    from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.runfile import RunWriter
 
@@ -70,59 +72,43 @@ class Evaluator:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        writer: RunWriter,
-        *,
-        deterministic: bool,
-        accuracy: float | None,
-        train_every: int = 1,
-        gradient: bool = False,
-        clients: bool = False,
-        metrics: Mapping[str, Metric] | None = None,
-        penalty: Callable[[Vector], float] = lambda x: 0.0,
-        gradient_mapping: Callable[[np.ndarray, np.ndarray], np.ndarray | None] = lambda x, gradient: None,
-        first: np.ndarray | float = nan,
-        best: float = nan,
-        rows: int = 0,
-        alone: bool = False,
-        keep: Watch | None = None,
-        kept: Vector | None = None,
-        plateau: Watch | None = None,
-        plateau_evaluations: int = 0,
-    ) -> None:
+        self, problem: Problem, writer: RunWriter, job: Job, *, deterministic: bool, ends: bool = True,
+        alone: bool = False, saved: EvaluatorState | None = None,
+    ) -> None:  # fmt: skip
+        """ends: the run ends at the job's target or plateau. deterministic: the order of its events can be repeated.
+
+        alone: wait for each evaluation, since it draws from generators that clients of this process use. saved: the
+        state in the checkpoint from which the run continues, whose rows `writer` has.
         """
-        accuracy  the target, if any
-        train_every  evaluations for each one that measures the training loss, and the gradient
-        gradient  also record the gradient norm, and that of the gradient mapping if there is one
-        clients   also record the accuracy on each client's own test rows
-        metrics   functions of the test rows' labels and scores, by name
-        penalty   penalty(x) is added to the training loss
-        gradient_mapping  as `Algorithm.gradient_mapping`
-        first     (n,) the clients' accuracies until they report one
-        best      the highest mean personal accuracy so far (BMTA)
-        rows      number of evaluations that the run file has from earlier sessions
-        alone     wait for each evaluation: it draws from generators that clients of this process use
-        keep      chooses the model that is kept, `kept`: (d,) that of the evaluations so far
-        plateau   ends the run after `plateau_evaluations` that are not better
-        """
-        self.keep, self.kept, self._plateau, self._patience = keep, kept, plateau, plateau_evaluations
-        self._problem, self._writer = problem, writer
-        self._train_every = train_every
-        self._gradient, self._penalty, self._mapping = gradient, penalty, gradient_mapping
-        self._first, self.best = first, best
-        self._deterministic, self._accuracy = deterministic, accuracy
-        self._clients, self._metrics, self._rows, self._alone = clients, metrics or {}, rows, alone
+        self._problem, self._writer, self._settings = problem, writer, job.evaluate
+        self._penalty, self._mapping = job.algorithm.penalty, job.algorithm.gradient_mapping
+        self._deterministic, self._alone = deterministic, alone
+        self._metrics = load_metrics(job.evaluate.metrics)
+        self._first = problem.client_accuracies(problem.initial(job.seed))  # (n,) until a client reports its own
+        self._rows = writer.counts()["evaluations"]
+        self._accuracy = job.stop.accuracy if ends else None
+        plateau = job.stop.plateau if ends else None
+        self._patience = plateau.rows(job.evaluate.train_every) if plateau else 0
+        self._plateau, self.keep = self._watch(plateau.metric if plateau else None), self._watch(job.keep.best)
+        self.reached = saved.reached if saved else False  # whether the target accuracy has been reached
+        self.best_personal = saved.best if saved else nan  # the highest mean personal accuracy so far (BMTA)
+        self.kept: Vector | None = saved.kept if saved else None  # (d,) the best model by the metric of `keep`
+        self._done = self.best_personal, self.kept  # both after the last model that is no longer pending
         self._failed: RunFailed | None = None  # the error of a user's metric
         self._pool = ThreadPoolExecutor(1, "evaluate")
         self._pending: deque[tuple[Future[tuple[float, Vector]], EvaluationRequest]] = deque()
-        self._best = best, kept  # BMTA and kept model after the last model that is no longer pending
         self._submitted = 0
         self._skipped: EvaluationRequest | None = None  # the last request if it was skipped, else None
-        self.reached = False  # whether the target accuracy has been reached
         self.latest: dict[str, float] = {}  # the metrics of the last evaluation
         self.turns = InterpreterTurns()
         self.max_age = 0.0  # s, the most by which an evaluation was late
+        for each in saved.pending if saved else ():
+            age = nan if each.age is None else each.age
+            self.submit(EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies, age))
+
+    def _watch(self, metric: str | None) -> Watch | None:
+        """The best value of a metric in the rows so far."""
+        return Watch(metric, self._writer.read("evaluations", 0, self._rows)[metric].tolist()) if metric else None
 
     def __call__(self, request: EvaluationRequest) -> bool:
         """Queues a model; whether the target accuracy has been reached. Raises what an earlier evaluation raised."""
@@ -137,11 +123,11 @@ class Evaluator:
                     )
                 self._skipped = request
                 return self.reached
-            self._best = self._pending.popleft()[0].result()
+            self._done = self._pending.popleft()[0].result()
         self._skipped = None
         self.submit(request)
         if self._deterministic and (self._accuracy is not None or self._plateau):
-            self._best = self._pending.pop()[0].result()
+            self._done = self._pending.pop()[0].result()
         return self.reached
 
     def submit(self, request: EvaluationRequest) -> None:
@@ -156,34 +142,34 @@ class Evaluator:
         """The number of models evaluated, their BMTA, the one that is kept, and the queued requests. Raises what an
         evaluation raised."""
         self._collect()
-        return self._submitted - len(self._pending), *self._best, [request for _, request in self._pending]
+        return self._submitted - len(self._pending), *self._done, [request for _, request in self._pending]
 
     def rows_per_evaluation(self) -> dict[str, int]:
         """The rows of the run file's tables that belong to each evaluation."""
-        tested = int((~np.isnan(self._first)).sum()) if self._clients else 0
+        tested = int((~np.isnan(self._first)).sum()) if self._settings.clients else 0
         return {"evaluations": 1, "client_evaluations": tested, "metrics": len(self._metrics)}
 
     def _collect(self) -> None:
         while self._pending and self._pending[0][0].done():
-            self._best = self._pending.popleft()[0].result()
+            self._done = self._pending.popleft()[0].result()
 
     def _run(self, request: EvaluationRequest) -> tuple[float, Vector]:
         with self.turns.working():
             self._evaluate(request)
-            return self.best, self.kept
+            return self.best_personal, self.kept
 
     def _evaluate(self, request: EvaluationRequest) -> None:
         x, accuracies = request.x, request.accuracies
         self._problem.begin_evaluation(request.version)
-        training = self._rows % self._train_every == 0
+        training = self._rows % self._settings.train_every == 0
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
-        if self._clients:
+        if self._settings.clients:
             metrics, own = self._problem.evaluate_with_clients(x, training)
             metrics |= {f"client_accuracy_{name}": value for name, value in summarise(own).items()}
         else:
             metrics = self._problem.evaluate(x, training)
         metrics["train_loss"] += self._penalty(x)
-        if self._gradient and training:
+        if self._settings.gradient and training:
             metrics |= self._gradient_norms(x)
         if accuracies is not None:
             accuracies = np.where(np.isnan(accuracies), self._first, accuracies)
@@ -220,9 +206,9 @@ class Evaluator:
         if not len(known):
             return {}
         mean, quartiles = float(known.mean()), np.percentile(known, [25, 50, 75]).tolist()
-        self.best = max(mean, mean if isnan(self.best) else self.best)
+        self.best_personal = float(np.fmax(mean, self.best_personal))
         names = ("mean", "q25", "median", "q75", "best")
-        return {f"personal_accuracy_{k}": v for k, v in zip(names, [mean, *quartiles, self.best], strict=True)}
+        return {f"personal_accuracy_{k}": v for k, v in zip(names, [mean, *quartiles, self.best_personal], strict=True)}
 
     def _metric_rows(self, x: Vector) -> list[MetricRow]:
         """The rows of an evaluation's metrics. Raises RunFailed where a user's function fails, or failed before: no

@@ -45,8 +45,12 @@ class Decision(NamedTuple):
 class ClientFailures:
     """The policy of a job's `faults` for clients that fail; reads the client table."""
 
-    def __init__(self, faults: Faults, clients: ClientTable) -> None:
-        self.faults, self._clients = faults, clients
+    def __init__(
+        self, faults: Faults, clients: ClientTable, transport: ServerTransport,
+        on_seconds: Callable[[int, float], float] = lambda i, seconds: seconds,
+    ) -> None:  # fmt: skip
+        """on_seconds: as `Schedule.on_seconds`: only while a client is on it can be silent."""
+        self.faults, self._clients, self._transport, self._on_seconds = faults, clients, transport, on_seconds
         self.reports = FailureReports()
         self.refusals = 0  # number of refused updates of all clients
         self.first_refusal = ""  # client and reason of the first refused update
@@ -57,19 +61,16 @@ class ClientFailures:
         self._consumed = -1  # updates consumed at the last idle event
         self._next_notice = 0.0  # perf_counter from which the log says whom the server waits for
 
-    def decide_silent(
-        self, transport: ServerTransport, patience: float,
-        on_seconds: Callable[[int, float], float] = lambda i, seconds: seconds,
-    ) -> Iterator[Decision]:  # fmt: skip
-        """Yields decisions on clients that have not answered for longer than `patience` seconds.
-
-        on_seconds: returns in how many of the last seconds a client was on; the others are no silence
+    def decide_silent(self) -> Iterator[Decision]:
+        """Yields decisions on clients that have not answered for longer than `faults.patience`, if it is set.
 
         Called after every event; a waiting clock yields an idle event each poll interval. More than POLL_INTERVAL
-        between two calls means that the server was busy and transferred no large message: the patience of every client
-        in flight is extended by that time.
+        between two calls means that the server was busy and transferred no large message: each client's silence is
+        shortened by that time, at most to the time since its message.
         """
-        clients = self._clients
+        clients, patience = self._clients, self.faults.patience
+        if patience is None:
+            return
         now = time.perf_counter()
         busy, self._last_poll = now - self._last_poll, now
         if busy > POLL_INTERVAL:
@@ -82,19 +83,17 @@ class ClientFailures:
             present = clients.in_flight[i]  # the caller acts on each decision
             waited = 0.0 if isnan(present) else now - present
             if waited > patience / 2:
-                waited = on_seconds(i, waited)
-            if waited > patience / 2 and transport.has_arrived(i):
+                waited = self._on_seconds(i, waited)
+            if waited > patience / 2 and self._transport.has_arrived(i):
                 yield Decision(Action.WAIT, i, since=now)  # the update has arrived, and waits until it is due
             elif waited > patience:
                 yield Decision(Action.ABANDON, i)
                 yield self.decide_failed(i, f"gave no answer for {patience:g} s")
 
-    def report_waiting(
-        self, transport: ServerTransport, updates: int, on_seconds: Callable[[int, float], float]
-    ) -> None:
+    def report_waiting(self, updates: int) -> None:
         """Logs which clients the server waits for, if no update has come for QUIET seconds; called at idle events.
 
-        updates: those consumed or refused so far. on_seconds: as in `decide_silent`.
+        updates: those consumed or refused so far.
         """
         now = time.perf_counter()
         if updates != self._consumed:
@@ -102,25 +101,27 @@ class ClientFailures:
         if now < self._next_notice:
             return
         self._next_notice = now + POLL_INTERVAL
-        late = [(i, now - since) for i, since in self._clients.in_flight_times() if now - since >= QUIET]
-        silent = [i for i, waited in late if on_seconds(i, waited) >= QUIET and not transport.has_arrived(i)]
+        waits = [(i, now - since) for i, since in self._clients.in_flight_times()]
+        late = [i for i, waited in waits if waited >= QUIET and self._on_seconds(i, waited) >= QUIET]
+        silent = [i for i in late if not self._transport.has_arrived(i)]
         if silent:
             patience = self.faults.patience
             limit = "null, so it waits without limit" if patience is None else f"{patience:g}, then they are lost"
-            named = describe_clients(silent, transport.rank_of)
+            named = describe_clients(silent, self._transport.rank_of)
             log.warning("no update for %.0f s: the server waits for %s; faults.patience=%s", QUIET, named, limit)
             self._next_notice = now + QUIET_INTERVAL
 
     def decide_failed(self, i: int, reason: str) -> Decision:
         """Decides on live client i, which cannot answer on its rank; prints a traceback once."""
-        if "\n" in reason and (what := reason.splitlines()[-1]) not in self._logged:
+        if printed := "\n" in reason and (what := reason.splitlines()[-1]) not in self._logged:
             self._logged.add(what)
             log.warning("client %d %s", i, reason)  # the run continues
-            self._printed.add(i)
         reason = first_and_last_line(reason)
         if self.faults.lost == "stop":
             return Decision(Action.FAIL, i, f"client {i} was lost: {reason}")
         if self.faults.lost == "freeze" or self._clients.moved[i] >= self.faults.refusals:
+            if printed:
+                self._printed.add(i)
             return Decision(Action.LOSE, i, reason)
         return Decision(Action.MOVE, i, reason)
 
@@ -131,16 +132,13 @@ class ClientFailures:
             return Decision(Action.RESEND, i)
         return Decision(Action.SET_ASIDE, i, f"{count} updates refused in a row: {reason}")
 
-    def count_refusal(self, i: int, reason: str) -> None:
-        """Counts and reports an update of client i that was refused."""
-        self.reports.refused(self.note_refusal(i, reason))
-
-    def note_refusal(self, i: int, reason: str) -> str:
-        """Counts an update of client i that was refused; returns a clause that names the client."""
+    def count_refusal(self, i: int, reason: str, report: bool = True) -> None:
+        """Counts an update of client i that was refused; report: in the log too."""
         text = reason if reason.startswith(f"client {i} ") else f"client {i}: {reason}"
         self.refusals += 1
         self.first_refusal = self.first_refusal or text
-        return text
+        if report:
+            self.reports.refused(text)
 
     def report_lost(self, i: int, state: str, reason: str) -> None:
         """Reports that client i is not live any more, unless its traceback was just printed."""

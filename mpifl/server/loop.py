@@ -40,23 +40,23 @@ class Observer(Protocol):
 
 
 class Checkpointer(Protocol):
-    """Takes snapshots of the run, and moves clients to other ranks (`mpifl.server.checkpointer`)."""
+    """Takes snapshots, and moves clients to other ranks: `mpifl.server.checkpointer`, which imports this module."""
 
     busy: bool  # a snapshot is in progress: `poll` is to be called
 
-    def begin(self, time: float, loop: ServerLoop) -> None:
+    def begin(self, time: float) -> None:
         """Begins a snapshot of the run as it is now; called between two events."""
 
-    def finish(self, time: float, loop: ServerLoop) -> None:
+    def finish(self, time: float) -> None:
         """Waits for a snapshot in progress."""
 
-    def poll(self, time: float, loop: ServerLoop) -> None:
+    def poll(self, time: float) -> None:
         """Advances a snapshot in progress, without waiting."""
 
     def consumed(self, i: int, vectors: tuple[Vector, ...]) -> None:
         """Notes that the server has consumed an update of client i."""
 
-    def rehost(self, i: int, time: float, loop: ServerLoop) -> str:
+    def rehost(self, i: int, time: float) -> str:
         """Moves client i to another rank; returns a clause that names it, or "" where no rank can host it."""
 
 
@@ -75,24 +75,26 @@ class ServerLoop:
     def __init__(
         self, algorithm: Algorithm, server: State, clients: Clients, transport: ServerTransport, schedule: Schedule,
         recorder: Recorder, evaluate: Evaluate, seed: int, faults: Faults = Faults(),  # noqa: B008 - frozen
-        checkpointer: Checkpointer | None = None, observers: Sequence[Observer] = (), among_available: bool = False,
+        observers: Sequence[Observer] = (), among_available: bool = False,
     ) -> None:  # fmt: skip
         """server: the state that `Algorithm.init_server` returned; the loop changes it. recorder: takes the run's rows.
 
-        seed: of the draw of each round's members. faults: what becomes of clients that fail. checkpointer: takes the
-        snapshots that the schedule asks for. observers: receive the row of every update.
+        seed: of the draw of each round's members. faults: what becomes of clients that fail. observers: receive the row
+        of every update.
         among_available: the members of a round are drawn among the clients that are on when it begins.
         """
         self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
-        self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
+        self.recorder, self._evaluate = recorder, evaluate
+        self.checkpointer: Checkpointer | None = None  # takes the snapshots that the schedule asks for
         self._observers = tuple(observers)
-        self._x0, self._vector_bytes, server.logged = server.x, server.x.nbytes, []
+        self._x0, self._vector_bytes = server.x, server.x.nbytes
+        server.logged = []  # from now on `State.log` keeps what the method logs
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
         self._reply = algorithm.reply_policy()
         self._polls = schedule.polls = algorithm.polls
         self.clients = ClientTable(clients.n, algorithm.personal_models)
-        self.failures, self._patience = ClientFailures(faults, self.clients), faults.patience
+        self.failures = ClientFailures(faults, self.clients, transport, schedule.on_seconds)
         transport.on_death = self.failures.reports.ranks_died
         self.version = self.updates = 0
         self.time = 0.0  # s of the run's clock, when the last update was consumed
@@ -102,11 +104,11 @@ class ServerLoop:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def save(self) -> LoopState:
         """The state between two events, that `load` restores."""
-        return LoopState(self.version, self.updates, self.clients.save(time.perf_counter()))
+        return LoopState(self.version, self.updates, self.clients.save(time.perf_counter()), self.time)
 
     def load(self, saved: LoopState) -> None:
         """Restores a state; `run` then continues from there."""
-        self.version, self.updates = saved.version, saved.updates
+        self.version, self.updates, self.time = saved.version, saved.updates, saved.time
         self.clients.load(saved.clients, time.perf_counter())
         self._resumed = True
 
@@ -179,13 +181,13 @@ class ServerLoop:
     def run(self, ending: Callable[[], Ending] = lambda: "") -> bool:
         """Processes events until the run ends; returns False if it was interrupted.
 
-        `ending` is called after every event, and once more after a snapshot; once it has returned a value other than ""
-        it is to return that again. An interrupted run takes a checkpoint if it has a checkpointer.
+        `ending` is called after every event, and once more after a snapshot; after a value other than ""
+        it must return the same value at every later call. An interrupted run takes a checkpoint if it has a checkpointer.
         Raises RunFailed where no client is left, or the transport fails.
         """
         if not (self._resumed or self._polls):
             self.start_round()
-        transport, checkpointer, patient = self.transport, self.checkpointer, self._patience is not None
+        transport, checkpointer, patient = self.transport, self.checkpointer, self.failures.faults.patience is not None
         self.schedule.alarm = self.algorithm.alarm(self.server)
         for event in self.schedule.events(transport):
             kind = event.kind
@@ -200,16 +202,15 @@ class ServerLoop:
                 if self.evaluate(event.time, event.late_by) and not self.schedule.checkpoint_end:
                     return True
             elif kind == "idle":
-                consumed = self.updates + self.failures.refusals
-                self.failures.report_waiting(transport, consumed, self.schedule.on_seconds)
+                self.failures.report_waiting(self.updates + self.failures.refusals)
             elif kind == "refused":
                 self._refuse(event)
             elif kind == "lost":
                 self._lose(event.time, event.client, LOST, event.text)
             elif kind == "checkpoint" and checkpointer:
                 if event.ends:
-                    checkpointer.finish(event.time, self)
-                checkpointer.begin(event.time, self)
+                    checkpointer.finish(event.time)
+                checkpointer.begin(event.time)
                 if end := ending():
                     if end == "interrupted" or self.evaluated < event.time:
                         self.evaluate(event.time)
@@ -227,12 +228,11 @@ class ServerLoop:
         return True
 
     def _update(self, event: Event) -> None:
-        i, update, aggregates = event.client, event.update, event.aggregates
+        i, update = event.client, event.update
         assert update
         clients, reply, staleness = self.clients, self._reply, self.version - update.version
         self.algorithm.receive(self.server, i, update, staleness)
-        if (ready := self.algorithm.ready(self.server)) is not None:
-            aggregates = self.schedule.set_aggregates(ready)
+        aggregates = self.schedule.aggregates(self.algorithm.ready(self.server))
         if self.checkpointer:
             self.checkpointer.consumed(i, update.vectors)
         clients.in_flight[i] = nan
@@ -301,11 +301,10 @@ class ServerLoop:
                 failures.clear()
                 for i, reason in handled:
                     self.client_failed(time, i, reason)
-            if self._patience is not None:
-                for decision in self.failures.decide_silent(self.transport, self._patience, self.schedule.on_seconds):
-                    self._apply(time, decision)
+            for decision in self.failures.decide_silent():
+                self._apply(time, decision)
         if self.checkpointer and self.checkpointer.busy:
-            self.checkpointer.poll(time, self)
+            self.checkpointer.poll(time)
 
     def client_failed(self, time: float, i: int, reason: str) -> None:
         """Handles a failure of client i on its rank, by the policy `faults`. Raises RunFailed where the run ends."""
@@ -366,7 +365,7 @@ class ServerLoop:
     def _move(self, time: float, i: int, reason: str) -> None:
         """Moves client i to another rank, where it gets a new message; loses it where no rank can host it."""
         self.clients.moved[i] += 1
-        destination = self.checkpointer.rehost(i, time, self) if self.checkpointer else ""
+        destination = self.checkpointer.rehost(i, time) if self.checkpointer else ""
         if not destination:
             self._lose(time, i, LOST, reason)
             return

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -110,7 +110,7 @@ def find_resume_point(
     config = _config(snapshot, folder)
     job, changed = _changed_job(config, path, given, trust, len(snapshot.client_rank), parameters)
     if any(key.startswith("stop") for key in changed):
-        reached = reached or Reached(snapshot.loop.updates, snapshot.time, snapshot.evaluator.best)
+        reached = reached or Reached(snapshot.loop.updates, snapshot.time)
     if reached:
         reached.check(job)
         if undo := reached.updates - snapshot.loop.updates:
@@ -155,7 +155,7 @@ class Reached(NamedTuple):
 
     updates: int
     time: float  # s of the run's clock
-    accuracy: float  # the largest test accuracy; nan: none
+    accuracy: float = nan  # the largest test accuracy of a completed run; nan: none, or the run is not completed
 
     @classmethod
     def of(cls, run: Run) -> Reached:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,8 +26,7 @@ from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.overload import describe_overload, describe_slow_contacts
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
-from mpifl.server.evaluation_metrics import load_metrics
-from mpifl.server.evaluator import EvaluationRequest, Evaluator, Watch
+from mpifl.server.evaluator import Evaluator
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.server.progress import ProgressBar, progress_bar, summary
 from mpifl.server.run_log import RunLog
@@ -79,7 +77,7 @@ class Session:
     signals: SignalRecorder
     resumed: ResumePoint | None = None
     end_process: Callable[[int], None] = os._exit  # ends the process at once, with this exit code
-    contained: bool = False  # an unexpected error fails the run, and the other ranks are told to end theirs
+    contained: bool = False  # an unexpected error is a RunFailed: the other ranks end this run, not their program
     observers: Sequence[RowsObserver] = ()
 
     def __post_init__(self) -> None:
@@ -95,21 +93,11 @@ class Session:
             for observer in self.observers:
                 observer.begin(lambda: self.writer.began, file)
         self.writer.on_rows = [observer.put for observer in self.observers]
-        plateau = job.stop.plateau if live else None
-        rows = self.writer.counts()["evaluations"]
-        watch = partial(self._watch, self.writer.read("evaluations", 0, rows))
         self.evaluator = Evaluator(
-            self.problem, self.writer, deterministic=self.schedule.deterministic,
-            accuracy=job.stop.accuracy if live else None,  # a replay ends with its record
-            train_every=job.evaluate.train_every, gradient=job.evaluate.gradient, clients=job.evaluate.clients,
-            metrics=load_metrics(job.evaluate.metrics), penalty=job.algorithm.penalty,
-            gradient_mapping=job.algorithm.gradient_mapping,
-            first=self.problem.client_accuracies(self.problem.initial(job.seed)),
-            best=snapshot.evaluator.best if snapshot else np.nan, rows=rows,
+            self.problem, self.writer, job, deterministic=self.schedule.deterministic,
+            ends=live is not None,  # a replay ends with its record
             alone=self.problem.draws and isinstance(self.transport, InProcessTransport),
-            keep=watch(job.keep.best), kept=snapshot.evaluator.kept if snapshot else None,
-            plateau=watch(plateau.metric if plateau else None),
-            plateau_evaluations=plateau.rows(job.evaluate.train_every) if plateau else 0,
+            saved=snapshot.evaluator if snapshot else None,
         )  # fmt: skip
         updates = snapshot.loop.updates if snapshot else 0
         self._progress: list[ProgressBar | RunLog] = []
@@ -117,26 +105,21 @@ class Session:
             self._progress = [bar]
         elif job.log_interval and log.isEnabledFor(logging.INFO):
             self._progress = [RunLog(job, self.evaluator, job.log_interval, updates)]
-        self.checkpointer = None
-        if live:
-            self.checkpointer = Checkpointer(
-                self.writer, self.evaluator, self.transport, live, job.algorithm, self._wall_seconds,
-                rehost=job.faults.lost == "rehost", base=snapshot,
-                segments=self.resumed.checkpoint.manifest.segments if self.resumed else (),
-                interval=job.checkpoint.wall,
-            )  # fmt: skip
         self.loop = ServerLoop(
             job.algorithm, self.server, self.clients, self.transport, self.schedule, recorder=self.writer,
-            evaluate=self.evaluator, seed=job.seed, faults=job.faults, checkpointer=self.checkpointer,
-            observers=self._progress, among_available=job.clock.availability.cohort_from == "available",
+            evaluate=self.evaluator, seed=job.seed, faults=job.faults, observers=self._progress,
+            among_available=job.clock.availability.cohort_from == "available",
         )  # fmt: skip
+        self.checkpointer = None
+        if live:
+            self.loop.checkpointer = self.checkpointer = Checkpointer(
+                self.loop, live, self.writer, self.evaluator, self._wall_seconds, rehost=job.faults.lost == "rehost",
+                base=snapshot, segments=self.resumed.checkpoint.manifest.segments if self.resumed else (),
+                interval=job.checkpoint.wall,
+            )  # fmt: skip
         self._reports = self.loop.failures.reports
         if self.resumed:
             self._resume(self.resumed)
-
-    @staticmethod
-    def _watch(evaluations: Mapping[str, np.ndarray], metric: str | None) -> Watch | None:
-        return Watch(metric, evaluations[metric].tolist()) if metric else None
 
     def _wall_seconds(self) -> float:
         """Wall time since the run began, earlier sessions included."""
@@ -146,18 +129,11 @@ class Session:
         """Restores the server."""
         snapshot = point.snapshot
         self.loop.load(snapshot.loop)
-        self.loop.time = snapshot.time
-        self.evaluator.reached = snapshot.evaluator.reached
-        for each in snapshot.evaluator.pending:
-            age = np.nan if each.age is None else each.age
-            self.evaluator.submit(
-                EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies, age)
-            )
         origin = "; ".join([f"from checkpoint {snapshot.number}", *point.passed])
         with open_run(self.writer.path) as file:
             refused = file.events[file.events.kind == "refused"]
         for i, reason in zip(refused.client.tolist(), refused.text.tolist(), strict=True):
-            self.loop.failures.note_refusal(i, reason)
+            self.loop.failures.count_refusal(i, reason, report=False)
         changes = [("changed", f"{key}={new}, before {old}") for key, (old, new) in point.changed.items()]
         for kind, text in [("resumed", origin), *changes]:
             self.writer.append(EventRow(snapshot.time, kind, -1, text, self.loop.updates, self.loop.version))
@@ -271,7 +247,7 @@ class Session:
         """Waits for the checkpoint that the end or a signal requested, or that is in progress."""
         assert self.checkpointer
         try:
-            self.checkpointer.finish(self._event_time(), self.loop, self._patience(0.7))
+            self.checkpointer.finish(self._event_time(), self._patience(0.7))
         except RunFailed as error:
             self._report("the last checkpoint failed", error)
 
@@ -353,7 +329,10 @@ class Session:
         return f"; to continue: mpifl resume {self.job.output}"
 
     def _ending(self) -> Ending:
-        """Why the run ends now, if it does: a target, or a signal. Raises RunFailed where rows could not be written."""
+        """Why the run ends now, if it does: a target, or a signal. Lets threads that write and evaluate run.
+
+        Raises RunFailed where rows could not be written.
+        """
         if self.transport.signals and not self.signals.numbers:
             self.signals.add(self.transport.signals[0])
         if self.signals.numbers:

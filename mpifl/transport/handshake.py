@@ -358,7 +358,7 @@ class Handshake:
         return [replies[rank] for rank in sorted(replies)]
 
     def _note_death(self, rank: int, error: MPI.Exception) -> None:
-        """Notes that a rank has died, whose receive failed with this error; raises the error where it has not."""
+        """Notes that a rank has died, with which a call failed with this error; raises the error where it has not."""
         from mpifl.transport.mpi import dead_ranks
 
         assert self.comm

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
-from typing import Any
-
-import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.transport.client_end import Delivery, LocalClients, PartStatus
+from mpifl.transport.server_end import ServerTransport
 
 
-class InProcessTransport:
-    """Both ends of a transport in one (`server_end.ServerTransport`): messages are passed to the clients in memory.
+class InProcessTransport(ServerTransport):
+    """Both ends of a transport in one: messages are passed to the clients in memory.
 
     Clients compute when the server asks for an update: one, or as many as can compute together. Between two such calls
     the server acts. In a checkpoint they are clients of rank 1.
@@ -23,17 +21,12 @@ class InProcessTransport:
 
     def __init__(self, clients: LocalClients, n: int = 0) -> None:
         """n: the number of clients."""
+        super().__init__([1] * n, {1})
         self._clients = clients
         clients.link = self
         self._messages: dict[int, Delivery] = {}  # messages in flight, the oldest first
         self._arrived: dict[int, Update] = {}  # updates that have arrived, the oldest first
         self._errors: dict[int, str] = {}  # what clients raised, until their updates are due
-        self.client_failures: list[tuple[int, str]] = []  # errors whose updates are due
-        self.rank_of = [1] * n
-        self.live_ranks, self.unresponsive_ranks, self.stuck_ranks = {1}, set[int](), set[int]()
-        self.part_statuses: list[PartStatus] = []
-        self.signals: list[int] = []
-        self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None  # never called
         self.on_marker: Callable[[int], None] = lambda number: None
         self.on_progress: Callable[[], None] = lambda: None
         self.on_stop: Callable[[], None] = lambda: None
@@ -82,18 +75,11 @@ class InProcessTransport:
             return i, self._arrived.pop(i)
         return None
 
-    def keep_update(self, i: int, update: Update) -> Update:
-        return update
-
     def release_update(self, i: int) -> None:
         self._clients.forget_update(i)
 
     def poll(self) -> None:
         self.on_progress()
-
-    def has_arrived(self, i: int) -> bool:
-        """True: a client of this process computes when its update is asked for."""
-        return True
 
     def shut_down(self, timeout: float = inf) -> int:
         self.on_stop()
@@ -128,14 +114,3 @@ class InProcessTransport:
         self._errors.pop(i, None)
         self._arrived.pop(i, None)
         self._clients.held.discard(i)
-
-    def abandon_client(self, i: int) -> None:
-        """Nothing to do: a client of this process always answers."""
-
-    def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
-        """Empty: there is one process."""
-        return []
-
-    def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
-        """Returns "": there is no other rank."""
-        return ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -28,25 +28,24 @@ from mpifl.transport.frames import WITH_TEXT, FrameFormat, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, QUARANTINE, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
 from mpifl.transport.queues import Outbox, ReceivePool
-from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, describe_clients
+from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, ServerTransport, describe_clients
 
 log = logging.getLogger(__package__)
 
 RELEASE_INTERVAL = 0.01  # s between two tests of the sends to all ranks
 
 
-class MPIServerTransport:
-    """The server's end (`server_end.ServerTransport`) for n clients on the other ranks of `comm`."""
+class MPIServerTransport(ServerTransport):
+    """The server's end for n clients on the other ranks of `comm`."""
 
     def __init__(
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int,
         shard: Callable[[int], Sequence[np.ndarray]] = lambda i: [],
     ) -> None:  # fmt: skip
         """vectors: maximum in a message; shard: the data of a client that moves to another rank."""
+        super().__init__([1 + i % (comm.size - 1) for i in range(clients)], set(range(1, comm.size)))
         self._comm, self._shard = comm, shard
         self._format = FrameFormat(d, dtype, vectors)
-        self.rank_of = [1 + i % (comm.size - 1) for i in range(clients)]
-        self.live_ranks = set(range(1, comm.size))
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]  # index: rank; 0's is not used
         self._next_release = 0.0  # perf_counter
         self._frames = [self._format.frame() for _ in range(comm.size)]  # index: rank; where its next frame is received
@@ -60,16 +59,9 @@ class MPIServerTransport:
         self._closed: set[int] = set()  # ranks that have sent their last frame
         self._unanswered = 0  # messages that these ranks have dropped
         self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
-        self.client_failures: list[tuple[int, str]] = []  # errors whose updates are due
-        self.unresponsive_ranks: set[int] = set()
         # Client -> the ranks that hosted it before; what they still send for it is recognised by its source rank.
         self._former_ranks: dict[int, set[int]] = {}
         self._rank_error = ""  # why a rank cannot continue, until it is raised
-        self.part_statuses: list[PartStatus] = []
-        self.signals: list[int] = []
-        self.computing: Sequence[int] = ()  # clients compute on other ranks
-        self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None
-        self.stuck_ranks: set[int] = set()
         for rank in range(1, comm.size):
             self._receive_frame(rank)
 
@@ -327,9 +319,6 @@ class MPIServerTransport:
     def has_arrived(self, i: int) -> bool:
         self.poll()
         return i in self._ready or i in self._errors or (i, self.rank_of[i]) in self._announced
-
-    def cancel(self, i: int) -> None:
-        """Nothing to do: the message has left; what answers it is dropped at the end."""
 
     def abandon_client(self, i: int) -> None:
         rank, self.rank_of[i] = self.rank_of[i], 0  # 0: no rank; what the old one still sends is dropped

@@ -90,9 +90,9 @@ def resumed(folder: Path, case: str, at: int) -> list[Path]:
     """A run that failed at an aggregation, before and after it was resumed from its last checkpoint."""
     aggregate, snapshot = ServerLoop._aggregate, Checkpointer.begin
 
-    def complete(self: Checkpointer, time: float, loop: ServerLoop) -> None:
-        snapshot(self, time, loop)
-        self.finish(time, loop)
+    def complete(self: Checkpointer, time: float) -> None:
+        snapshot(self, time)
+        self.finish(time)
 
     def failing(self: ServerLoop, time: float) -> None:
         if self.version == at:

@@ -199,14 +199,14 @@ def test_patience_counts_the_time_on(real: Callable[..., RealClock]) -> None:
     wall.time = 9.0
     assert (plan.on_seconds(0, 9.0), plan.on_seconds(1, 9.0), plan.on_seconds(1, 1.5)) == (9.0, 3.0, 1.0)
     table = ClientTable(2)
-    failures = ClientFailures(Faults(), table)
+    transport = SimpleNamespace(has_arrived=lambda i: False)
+    failures = ClientFailures(Faults(patience=5.0), table, transport, plan.on_seconds)  # type: ignore[arg-type]
     now = clocks.time.perf_counter  # the wall above; the policy has its own
     import time
 
     begin = time.perf_counter()
     table.in_flight[0] = table.in_flight[1] = begin - 9.0
-    transport = SimpleNamespace(has_arrived=lambda i: False)
-    found = [d for d in failures.decide_silent(transport, 5.0, plan.on_seconds) if d.action is not Action.WAIT]  # type: ignore[arg-type]
+    found = [d for d in failures.decide_silent() if d.action is not Action.WAIT]
     assert {d.client for d in found} == {0} and now() == 9.0
 
 

@@ -34,8 +34,9 @@ def events(plan: LiveSchedule, reply: bool = True) -> list[tuple]:
     for i in range(3):
         plan.contact_time(i, 0)
     for event in plan.events(Nothing()):  # type: ignore[arg-type]
-        found.append((event.kind, event.time, event.client, event.aggregates))
-        if event.kind == "update" and reply:
+        update = event.kind == "update"
+        found.append((event.kind, event.time, event.client, update and plan.aggregates(None)))
+        if update and reply:
             plan.contact_time(event.client, 1)
     return found
 

@@ -70,15 +70,15 @@ class Scene:
             server=State(x=np.zeros(3)), clients=self.clients, failures=SimpleNamespace(faults=faults), updates=0,
             version=0, save=lambda: LoopState(0, 0, self.clients.save(0.0)),
         )  # fmt: skip
-        ranks: Any = self.ranks
-        self.keeper = Checkpointer(self.writer, evaluator, ranks, plan, Area(step_size=0.1), float, rehost=False)
-        self.keeper.begin(0.0, self.loop)
+        self.loop.transport, self.loop.algorithm = self.ranks, Area(step_size=0.1)
+        self.keeper = Checkpointer(self.loop, plan, self.writer, evaluator, float, rehost=False)
+        self.keeper.begin(0.0)
 
     def end(self) -> list[str]:
         """The result of the checkpoint, once everything that was due has arrived."""
         deadline = time.monotonic() + 20
         while self.keeper.busy and time.monotonic() < deadline:
-            self.keeper.poll(0.0, self.loop)
+            self.keeper.poll(0.0)
             time.sleep(0.001)
         self.keeper.close()
         self.ranks.close()
@@ -104,7 +104,7 @@ def test_a_rank_that_lives_saves_though_its_client_is_set_aside(scene: Callable[
     made = scene()
     made.ranks.saves(1)
     made.loop.clients.inactive.add(1)
-    made.keeper.poll(0.0, made.loop)
+    made.keeper.poll(0.0)
     assert made.keeper.busy
     made.ranks.saves(2)
     assert complete(made)
@@ -134,7 +134,7 @@ def test_a_server_part_that_could_not_be_written(scene: Callable[..., Scene], mo
 def test_a_rank_that_died_when_it_had_saved(scene: Callable[..., Scene]) -> None:
     made = scene()
     made.ranks.saves(2)
-    made.keeper.poll(0.0, made.loop)
+    made.keeper.poll(0.0)
     made.ranks.live_ranks.discard(2)
     made.loop.clients.inactive.add(1)
     made.ranks.saves(1)
@@ -146,7 +146,7 @@ def test_a_rank_that_hangs(scene: Callable[..., Scene]) -> None:
     made = scene()
     made.ranks.saves(1)
     made.ranks.unresponsive_ranks.add(2)
-    made.keeper.poll(0.0, made.loop)
+    made.keeper.poll(0.0)
     assert made.keeper.busy
     made.loop.clients.inactive.add(1)
     assert made.end() == [f"{GIVEN_UP}rank 2 was lost"]

@@ -21,7 +21,6 @@ from mpifl.runfile import run_lock
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.run_lock import Lock
 from mpifl.server.checkpointer import Checkpointer
-from mpifl.server.loop import ServerLoop
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -53,9 +52,9 @@ def finish_at_once(
     """Runs wait for each of their checkpoints, and call `then` after it."""
     cut = Checkpointer.begin
 
-    def finished(self: Checkpointer, time: float, loop: ServerLoop) -> None:
-        cut(self, time, loop)
-        self.finish(time, loop)
+    def finished(self: Checkpointer, time: float) -> None:
+        cut(self, time)
+        self.finish(time)
         then(self)
 
     monkeypatch.setattr(Checkpointer, "begin", finished)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isnan, nan, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from mpifl import open_run
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
+from mpifl.config.job import Evaluate, Keep, Stop
 from mpifl.objective import Objective, Vector
 from mpifl.problems import Problem, load, objective
 from mpifl.runfile.fairness import summarise
@@ -55,9 +58,25 @@ class Fake:
         known = row._replace(age=nan)._asdict()
         self.rows.append({name: value for name, value in list(known.items())[3:] if not isnan(value)})
 
-    def look(self, *personal: np.ndarray | None, x: float = 1.0, **options: Any) -> list[dict[str, float]]:
-        """The rows of evaluations with these personal accuracies."""
-        evaluator = Evaluator(self, self, deterministic=True, accuracy=None, **options)  # type: ignore[arg-type]
+    def initial(self, seed: int) -> None: ...
+
+    def client_accuracies(self, x0: None) -> np.ndarray:
+        return self.first
+
+    def counts(self) -> dict[str, int]:
+        return {"evaluations": self.earlier}
+
+    def look(
+        self, *personal: np.ndarray | None, x: float = 1.0, first: np.ndarray = NEW, earlier: int = 0,
+        penalty: Callable[[Vector], float] = lambda x: 0.0, mapping: Any = lambda x, gradient: None, **evaluate: Any,
+    ) -> list[dict[str, float]]:  # fmt: skip
+        """The rows of evaluations with these personal accuracies, after `earlier` ones; first: the first model's."""
+        self.first, self.earlier = first, earlier
+        job: Any = SimpleNamespace(
+            seed=0, algorithm=SimpleNamespace(penalty=penalty, gradient_mapping=mapping), keep=Keep(),
+            stop=Stop(time=1), evaluate=Evaluate(updates=1, **evaluate),
+        )  # fmt: skip
+        evaluator = Evaluator(self, self, job, deterministic=True)  # type: ignore[arg-type]
         for k, known in enumerate(personal):
             evaluator(EvaluationRequest(float(k), k, k, np.array([x, -x]), known))
         evaluator.close()
@@ -80,14 +99,14 @@ def test_a_penalty_belongs_to_the_training_loss() -> None:
 def test_the_gradient_is_measured_where_it_is_asked_for() -> None:
     (row,) = Fake().look(None, x=3.0, gradient=True)
     assert row["gradient_norm"] == pytest.approx(12 * sqrt(2)) and "gradient_mapping" not in row
-    (row,) = Fake().look(None, x=3.0, gradient=True, gradient_mapping=lambda x, gradient: gradient - x)
+    (row,) = Fake().look(None, x=3.0, gradient=True, mapping=lambda x, gradient: gradient - x)
     assert row["gradient_mapping"] == pytest.approx(sqrt(9**2 + 15**2))
 
 
 def test_the_training_loss_at_every_third_evaluation() -> None:
     """Counted from the first evaluation of the run, 4 of which an earlier session made; likewise the gradient."""
     fake = Fake()
-    rows = fake.look(*[None] * 6, train_every=3, gradient=True, rows=4)
+    rows = fake.look(*[None] * 6, train_every=3, gradient=True, earlier=4)
     assert [k for k, row in enumerate(rows, 4) if "train_loss" in row] == [6, 9] and fake.asked == 2
     assert all(row["test_accuracy"] == 0.5 for row in rows)
 
@@ -136,7 +155,7 @@ def test_a_client_without_test_rows_does_not_count() -> None:
 def test_accuracies_by_client() -> None:
     """0.2, 0.4, 0.6, and a client without test rows; the worst tenth of three clients is one of them."""
     fake = Fake()
-    rows = fake.look(None, np.array([nan, 0.5, 0.5, nan]), clients=True, first=FIRST, rows=7)
+    rows = fake.look(None, np.array([nan, 0.5, 0.5, nan]), clients=True, first=FIRST, earlier=7)
     summary = {"mean": 0.4, "q25": 0.3, "median": 0.4, "q75": 0.5, "worst": 0.2, "variance": 0.08 / 3}
     for row in rows:
         found = {name.removeprefix("client_accuracy_"): v for name, v in row.items() if name.startswith("client_")}

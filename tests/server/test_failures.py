@@ -240,9 +240,9 @@ def test_a_run_that_failed_is_resumed(
     """With `stop` a lost client fails the run; resumed, it fails there again, and the checkpoint remains."""
     cut = Checkpointer.begin
 
-    def at_once(self: Checkpointer, time: float, loop: ServerLoop) -> None:
-        cut(self, time, loop)
-        self.finish(time, loop)  # it is complete, or given up where it has the error that ends the run
+    def at_once(self: Checkpointer, time: float) -> None:
+        cut(self, time)
+        self.finish(time)  # it is complete, or given up where it has the error that ends the run
 
     monkeypatch.setattr(Checkpointer, "begin", at_once)
     file = write(tmp_path, "stop", failing(checkpoint={"updates": 4}, faults={"lost": "stop"}))

@@ -72,9 +72,8 @@ class Scene:
             LiveSchedule(clock or VirtualClock(NONE), None, 0, stop_updates=1),
         )
         checkpointer: Any = SimpleNamespace(rehost=self.rehost, busy=False)
-        self.loop = ServerLoop(
-            algorithm, server, people, self.transport, plan, Rows(), self.evaluate, 0, faults, checkpointer
-        )
+        self.loop = ServerLoop(algorithm, server, people, self.transport, plan, Rows(), self.evaluate, 0, faults)
+        self.loop.checkpointer = checkpointer
         self.clients, self.long = self.loop.clients, 0.0
 
     def _perf_counter(self) -> float:

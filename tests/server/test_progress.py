@@ -40,7 +40,7 @@ def test_rate_and_staleness_are_those_since_the_resume(monkeypatch: pytest.Monke
 
 def test_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_any() -> None:
     clients = ClientTable(128)
-    failures = ClientFailures(Faults(), clients)
+    failures = ClientFailures(Faults(), clients, SimpleNamespace())  # type: ignore[arg-type]
     assert failures.notes() == []
     for i in range(51):
         clients.deactivate(i, LOST if i < 48 else ASIDE)

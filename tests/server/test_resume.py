@@ -19,7 +19,6 @@ from mpifl.cli import main
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
-from mpifl.server.loop import ServerLoop
 from mpifl.signals import SignalRecorder
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
@@ -97,9 +96,9 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     cut = Checkpointer.begin
 
-    def copied(self: Checkpointer, time: float, loop: ServerLoop) -> None:
-        cut(self, time, loop)
-        self.finish(time, loop)
+    def copied(self: Checkpointer, time: float) -> None:
+        cut(self, time)
+        self.finish(time)
         assert not self.busy and self.complete == self._number
         found.append(moved(self._writer.path, tmp_path / f"kept-{len(found)}"))
 
@@ -269,9 +268,9 @@ def test_updates_that_wait_at_the_server_for_their_clients(
     monkeypatch.syspath_prepend(tmp_path)
     held, cut = list[int](), Checkpointer.begin
 
-    def counted(self: Checkpointer, time: float, loop: ServerLoop) -> None:
-        held.append(loop.schedule.held)
-        cut(self, time, loop)
+    def counted(self: Checkpointer, time: float) -> None:
+        held.append(self._schedule.held)
+        cut(self, time)
 
     monkeypatch.setattr(Checkpointer, "begin", counted)
     clock = {
@@ -322,9 +321,9 @@ def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **m
     """The file of a job with a rule of its own; every checkpoint is waited for."""
     cut = Checkpointer.begin
 
-    def awaited(self: Checkpointer, time: float, loop: ServerLoop) -> None:
-        cut(self, time, loop)
-        self.finish(time, loop)
+    def awaited(self: Checkpointer, time: float) -> None:
+        cut(self, time)
+        self.finish(time)
 
     patch.setattr(Checkpointer, "begin", awaited)
     module = f"own_{folder.name}"

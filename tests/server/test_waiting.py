@@ -23,13 +23,14 @@ class Scene:
         monkeypatch.setattr(failures_module, "time", SimpleNamespace(perf_counter=lambda: self.now))
         self.clients = ClientTable(4)
         self.clients.in_flight[:] = self.now
-        self.failures = ClientFailures(Faults(patience=patience), self.clients)
-        self.transport: Any = SimpleNamespace(rank_of=[1, 2, 1, 2], has_arrived=self.arrived.__contains__)
+        transport: Any = SimpleNamespace(rank_of=[1, 2, 1, 2], has_arrived=self.arrived.__contains__)
+        faults = Faults(patience=patience)
+        self.failures = ClientFailures(faults, self.clients, transport, lambda i, s: min(s, self.on))
         self.idle(0.0)
 
     def idle(self, seconds: float, updates: int = 0) -> None:
         self.now += seconds
-        self.failures.report_waiting(self.transport, updates, lambda i, s: min(s, self.on))
+        self.failures.report_waiting(updates)
 
 
 def test_one_line_names_rank_and_clients_within_ten_seconds(

@@ -37,9 +37,9 @@ def announce(folder: Path) -> None:
 def await_each() -> None:
     snapshot = Checkpointer.begin
 
-    def awaited(self: Checkpointer, time: float, loop: Any) -> None:
-        snapshot(self, time, loop)
-        self.finish(time, loop)
+    def awaited(self: Checkpointer, time: float) -> None:
+        snapshot(self, time)
+        self.finish(time)
 
     Checkpointer.begin = awaited  # type: ignore[method-assign]
 
