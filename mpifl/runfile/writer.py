@@ -197,7 +197,7 @@ class RunWriter:
             return {table: self._taken[table] + len(rows) for table, rows in self._rows.items()}
 
     def check(self) -> None:
-        """Lets the writing thread run if it waits; called after every event. Raises RunFailed if rows are not written."""
+        """Lets the writing thread run if it waits; called after each event. RunFailed: rows were not written."""
         if self._error is not None:
             raise RunFailed(f"writing {self.path} failed: {error_text(self._error)}") from self._error
         self._turns.give()

@@ -11,7 +11,10 @@ import pytest
 
 from mpifl import open_run
 from mpifl.cli import main
+from mpifl.config.job import Faults
 from mpifl.server import progress, reports
+from mpifl.server.client_table import LOST, ClientTable
+from mpifl.server.failures import Action, ClientFailures
 from mpifl.server.reports import FailureReports
 from tests.mpi.cases import SMALL, job
 from tests.mpi.conftest import write
@@ -39,6 +42,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
     monkeypatch.setattr(reports, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return now
+
+
+def test_a_client_that_raised_and_moved_is_reported_when_it_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """A traceback that was printed stands for the loss only where the client is lost by that error."""
+    table, transport, raised = ClientTable(2), SimpleNamespace(), "raised on rank 1:\nValueError: no"
+    for lost, lines in (("rehost", 2), ("freeze", 1)):
+        caplog.clear()
+        failures = ClientFailures(Faults(lost=lost), table, transport)  # type: ignore[arg-type]
+        decision = failures.decide_failed(1, raised)
+        assert decision.action is (Action.MOVE if lost == "rehost" else Action.LOSE)
+        failures.report_lost(1, LOST, "gave no answer for 2 s")
+        assert len(caplog.messages) == lines
 
 
 def test_at_most_one_line_a_second_and_every_dead_rank_is_named(

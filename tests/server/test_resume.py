@@ -147,6 +147,14 @@ def test_every_checkpoint_of_a_run(tmp_path: Path, kept: list[Path]) -> None:
     assert len(kept) == 11 + 10 * 11 // 2
 
 
+def test_personal_accuracy_is_not_compared_with_the_target(tmp_path: Path, kept: list[Path]) -> None:
+    """`stop.accuracy` is a test accuracy of the global model; APFL's best personal accuracy here is above 0.2."""
+    run(tmp_path, "made", ALL["apfl"])
+    with open_run(kept[-1]) as cut:
+        assert cut.evaluations.personal_accuracy_best.max() > 0.2
+    assert mpifl("resume", kept[-1], "stop.accuracy=0.2") == 0
+
+
 def test_checkpoints_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run does not wait for a checkpoint: those due while one is being written are skipped and reported."""
     case = {**CASES["area-digits"], "stop": {"updates": 2400}}
