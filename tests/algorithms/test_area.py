@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Update
 from mpifl.algorithms.common.step_schedules import StronglyConvex
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Exponential
-from tests.quadratic_runs import Log, Picked, close, drift_point, optimum, random_quadratics, run
+from tests.quadratic_runs import Log, Picked, close, optimum, random_quadratics, run
 from tests.tiers import examples
 
 
@@ -72,26 +71,6 @@ def test_memories_add_up_after_every_event(case: tuple[Area, int, int, list[int]
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
-def settled(log: Log, clients: list, step: float, tolerance: float = 1e-12) -> None:
-    """x_s = x* and y_i = x* - alpha grad f_i(x*)."""
-    x = optimum(clients)
-    close(log.x, x, tolerance)
-    for i, client in enumerate(clients):
-        close(log.memories[i], x - step * client.gradient(x), tolerance)
-
-
-@pytest.mark.parametrize(
-    "trigger",
-    [*(Trigger(every=k) for k in (1, 2, 7)), Trigger(period=2.5), Trigger(poisson=0.7), Trigger(bernoulli=0.3)],
-    ids=str,
-)
-@pytest.mark.parametrize("reply", ["before", "after"])
-def test_one_local_step_ends_at_the_optimum(trigger: Trigger, reply: str) -> None:
-    """AREA.2, AREA.14: M = 1: x_s = x*, y_i = x* - alpha grad f_i(x*), for a random order in which client 0 arrives ten
-    times as often as client 3, whatever makes the server aggregate."""
-    clients = random_quadratics(11, 4, low=1.5)
-    order = np.random.default_rng(1).choice(4, 1800, p=[0.5, 0.25, 0.2, 0.05]).tolist()
-    settled(run(plain(0.2, reply=reply, trigger=trigger), clients, order), clients, 0.2)
 
 
 def test_step_weights_by_samples_weight_the_objectives() -> None:
@@ -122,41 +101,6 @@ def test_a_zero_first_contact_comes_one_round_later() -> None:
     close(late.models[1:], box.models[:-1])
     assert [row[4] for row in late.updates[:8]] == [0] * 4 + [3] * 4
     assert [row[6] for row in late.updates[:4]] == [0.0] * 4
-
-
-@pytest.mark.parametrize("order", ["round robin", "cycle", "random", "bursts"])
-@pytest.mark.parametrize("every", [1, 3])
-def test_several_local_steps_end_at_the_drift_point(order: str, every: int) -> None:
-    """AREA.3, AREA.8: M = 8, alpha = 0.1: the limit solves x = mean G_i^8(x) for every pattern of arrivals."""
-    clients = random_quadratics(18, 3)
-    orders = {
-        "round robin": [0, 1, 2] * 150,
-        "cycle": [0, 0, 0, 1, 0, 2] * 100,
-        "random": np.random.default_rng(6).integers(0, 3, 500).tolist(),
-        "bursts": ([0] * 7 + [1] * 5 + [2] * 9) * 30,
-    }
-    log = run(plain(0.1, every, local_steps=8), clients, orders[order])
-    close(log.x, drift_point(clients, 0.1, 8))
-
-
-def test_a_lost_upload_moves_the_limit() -> None:
-    """AREA.15: after one lost upload m, x_s + u/n falls short of (1/n) sum y_i by m/n permanently, and the limit has
-    alpha grad f = -m/n."""
-    clients, lost = random_quadratics(20, 4), [np.zeros(3)]
-
-    def lose(count: int, update: Update) -> Update:
-        if count != 9:
-            return update
-        lost[0] = update.vectors[0]
-        return update._replace(vectors=(0 * update.vectors[0],))
-
-    def watch(log: Log) -> None:
-        close(log.server.x + log.server.u / 4, (sum(log.memories.values()) - lost[0]) / 4)
-
-    order = np.random.default_rng(8).integers(0, 4, 2000).tolist()
-    log = run(plain(0.15, 2), clients, order, watch=watch, tamper=lose)
-    assert np.abs(lost[0]).max() > 1e-3
-    close(0.15 * np.mean([o.gradient(log.x) for o in clients], axis=0), -lost[0] / 4)
 
 
 # -- the event counter and the output ----------------------------------------------------------------------------------

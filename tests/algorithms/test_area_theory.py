@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, sqrt
 
 import numpy as np
@@ -16,7 +15,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Exponential
-from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 RATES = np.array([1.0, 2.0, 5.0, 12.0])
 CLIENTS = Clients(np.ones(4, int), RATES)
@@ -37,22 +36,6 @@ def test_event_probabilities() -> None:
     close(p, np.full(8, 0.1))
     with pytest.raises(ConfigError):
         event_probabilities(Trigger(poisson=1.0), Clients(np.ones(8, int)))
-
-
-@pytest.mark.parametrize(
-    "trigger", [Trigger(every=3), Trigger(poisson=4.0), Trigger(bernoulli=0.3), Trigger(period=0.2)], ids=str
-)
-def test_event_probabilities_are_what_happens(trigger: Trigger) -> None:
-    """The shares of events in a run under Exp(lambda_i) contacts, within five standard errors of a multinomial."""
-    rates = np.array([1.0, 3.0])
-    delays = [np.random.default_rng(i).exponential(1 / rates[i], 4000) for i in range(2)]
-    algorithm = Area(trigger=trigger)
-    clock = VirtualClock(lambda i, round: delays[i][round])
-    log = run(algorithm, quadratics([1, 1], [0, 1]), clock=clock, rates=rates, stop_updates=3000)
-    p, p_s = event_probabilities(trigger, Clients(np.ones(2, int), rates))
-    counts = np.array([log.order.count(0), log.order.count(1), len(log.aggregations)])
-    expected = np.array([*p, p_s])
-    assert np.abs(counts / counts.sum() - expected).max() < 5 * sqrt(0.25 / counts.sum())
 
 
 @pytest.mark.parametrize("M", [1, 2, 10])
@@ -86,34 +69,6 @@ def test_steps_of_theorem_7(M: int, trigger: Trigger) -> None:
         close(expected[-1], c / (k + c / D))
     close(steps[4:], expected)
     assert k > 220
-
-
-@pytest.mark.parametrize("M", [1, 3, 10])
-@pytest.mark.parametrize("n", [1, 2, 7])
-@pytest.mark.parametrize("L", [0.5, 2.0, 50.0])
-def test_the_matrix_inequality_of_theorem_7(M: int, n: int, L: float) -> None:
-    """AREA.10: Lemmas 10 and 11 hold with the steps of the schedule, for random event probabilities: w'A <= rho w' with
-    rho = 1 - p_min + p_min beta^(1/3), beta = 1 - alpha_k M gamma/4 >= 1/2, and rho (k+d)^4 <= (k+d-1)^4."""
-    mu, trigger = 0.5, Trigger(poisson=1.0)
-    *q, p_s = np.random.default_rng(M).dirichlet(np.full(n + 1, 1.5))
-    p = np.array(q)
-    clients = Clients(np.ones(n, int), p / p_s)  # with lambda_s = 1 these rates have the event probabilities p, p_s
-    close(event_probabilities(trigger, clients)[0], p)
-    first, slope = StronglyConvex(mu=mu, L=L).coefficients(1.0, M, trigger, clients)
-    p_min, gamma, eye = min(*p, p_s), 2 * mu * L / (mu + L), np.eye(n)
-    d = 48 / (p_min * M * gamma) / first
-    for k in (0, 1, 2, 5, 100, 10**6):
-        beta = 1 - first / (slope * k + 1) * M * gamma / 4
-        assert 0.5 <= beta < 1
-        rho = 1 - p_min + p_min * beta ** (1 / 3)
-        A = np.block([  # of the distances of the x_i, of the y_i, and of x_s
-            [eye - np.diag(p), np.zeros((n, n)), beta * p[:, None]],
-            [np.diag(p), eye - np.diag(p), np.zeros((n, 1))],
-            [np.zeros((1, n)), np.full((1, n), p_s / n), np.array([[1 - p_s]])],
-        ])  # fmt: skip
-        w = np.concatenate([1 / (n * beta ** (2 / 3) * p), 1 / (n * beta ** (1 / 3) * p), [1 / p_s]])
-        assert (w @ A <= rho * w * (1 + 1e-12)).all(), k
-        assert rho * (k + d) ** 4 <= (k + d - 1) ** 4 * (1 + 1e-12), k
 
 
 def spread(server: float, rates: np.ndarray) -> float:
@@ -158,32 +113,3 @@ def test_the_step_of_theorem_8_minimises_its_bound(M: int, trigger: Trigger) -> 
     algorithm = Area(local_steps=M, trigger=trigger, step_schedule=schedule, step_weights="one")
     log = run(algorithm, quadratics([1] * 4, range(4)), [0, 1, 2, 3], rates=RATES)
     close([m.numbers[0] for _, m in log.sent], [alpha] * 8)
-
-
-@dataclass
-class Absolute(Quadratic):
-    """f(x) = sum |x - c|: convex, not smooth; its subgradient is the sign."""
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return np.sign(x - self.c)
-
-    def loss(self, x: np.ndarray, rows: object = None) -> float:
-        return float(np.abs(x - self.c).sum())
-
-
-@pytest.mark.parametrize("M", [1, 4])
-def test_the_bound_of_theorem_8_holds(M: int) -> None:
-    """f_i = |x - c_i|, Poisson aggregations: the averaged model, mean of five runs, is within the printed bound."""
-    clients, rates, server, horizon = quadratics([1] * 5, [0, 1, 2, 4, 9], kind=Absolute), np.ones(5), 1.5, 200.0
-    K, radius = int(horizon * (5 + server)), 8.0
-    schedule = Convex(B=1.0, radius=radius, events=K)
-    algorithm = Area(local_steps=M, trigger=Trigger(poisson=server), step_schedule=schedule, step_weights="one",
-                     output="average")  # fmt: skip
-    gaps = []
-    for seed in range(5):
-        clock = VirtualClock(Exponential(rate=1.0).contact_times(5, seed))
-        log = run(algorithm, clients, x0=2 + radius, clock=clock, rates=rates, seed=seed, stop_time=horizon)
-        mean = algorithm.model(log.server)
-        gaps.append(np.mean([o.loss(mean) - o.loss(np.array([2.0])) for o in clients]))
-    bound = sqrt(spread(server, rates) * (M + 1) / 2 * radius**2 / (M * K))
-    assert 0 <= np.mean(gaps) <= bound < 3

@@ -10,9 +10,7 @@ import pytest
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.fedadmm import FedADMM
 from tests.algorithms.world import World, random_sets
-from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
-
-T1 = quadratics([1, 10], [1, -1])
+from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 
 def exact(rho: float, **more: Any) -> FedADMM:
@@ -56,37 +54,3 @@ def test_x_is_the_mean_of_z_where_eta_is_null(weights: str) -> None:
         close(here.server.x, sum(p[i] * here.states[i].z for i in range(5)))
         if weights == "uniform":
             close(here.server.x, there.server.x)
-
-
-@pytest.mark.parametrize(("x0", "limit"), [(0.0, -0.9), (0.5, -0.95)], ids=["ADMM.2", "ADMM.4"])
-def test_any_other_eta_depends_on_the_start(x0: float, limit: float) -> None:
-    """ADMM.2, ADMM.4: eta 1 with one of two clients: the limit depends on x_0, grad f(x) = rho (r-1)/r (x - x_0), r = n
-    eta/|S| = 2; x - r mean z_i is conserved. eta null ends at the optimum -9/11."""
-    rho, r = 1.0, 2.0
-    here = World(exact(rho), T1, np.full(1, x0))
-    there = World(exact(rho, eta=None), T1, np.full(1, x0))
-    kept = here.server.x - r * np.mean([s.z for s in here.states.values()], axis=0)
-    for members in random_sets(2, 1, 120):
-        here.round(members)
-        there.round(members)
-        close(here.server.x - r * np.mean([s.z for s in here.states.values()], axis=0), kept)
-    close(here.server.x, [limit], 1e-9)
-    gradient = np.mean([c.gradient(here.server.x) for c in T1])
-    close(gradient, rho * (r - 1) / r * (here.server.x[0] - x0), 1e-9)
-    close(there.server.x, optimum(T1), 1e-9)
-
-
-def test_the_mistake_of_the_first_released_code() -> None:
-    """If w_i is reset to x before z_i changes, the upload is 2 (new w_i - x). From round 2 on this is not the change of
-    z_i."""
-    here = World(FedADMM(rho=1.0, eta=None, step_size=0.1, local_steps=3), T1, np.ones(1))
-    for r in range(3):
-        x = here.server.x
-        before = [here.states[i].z for i in (0, 1)]
-        here.algorithm.begin_round(here.server, [0, 1])
-        sent = np.array([here.contact(i).vectors[0] for i in (0, 1)])
-        close(sent, [here.states[i].z - z for i, z in enumerate(before)])
-        mistake = np.array([2 * (here.states[i].w - x) for i in (0, 1)])
-        assert np.allclose(sent, mistake) if r == 0 else np.abs(sent - mistake).max() > 1e-2
-        here.receive(0), here.receive(1)
-        here.aggregate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from mpifl.algorithms.base import Clients, State, Update
@@ -71,25 +70,6 @@ def test_identical_models_are_sent_back(attention: str) -> None:
     """FEDAMP.3: Identical models are sent back as they are."""
     w = np.tile(START, (4, 1))
     close(messages(FedAMP(attention=attention), w)[0], w)
-
-
-def test_the_limit() -> None:
-    """Exact local solutions: W ends at a stationary point of sum F_i(w_i) + (lambda/2) A(W); scipy finds it to 1e-6."""
-    clients = random_quadratics(2, 4)
-    sigma, lam, n = 6.0, 1.5, 4
-    algorithm = FedAMP(sigma=sigma, proximal=lam, step_size=0.2, local_steps=60)
-    log = run(algorithm, clients, list(range(n)) * 150, x0=START)
-    w = log.server.w
-    gradient = np.array([o.matrix @ (x - o.c) for o, x in zip(clients, w, strict=True)]) + lam / 2 * slope(w, sigma)
-    close(gradient, np.zeros((n, 3)), 1e-10)
-
-    def value(flat: np.ndarray) -> float:
-        x = flat.reshape(n, 3)
-        return sum(o.loss(row) for o, row in zip(clients, x, strict=True)) + lam / 2 * attention(x, sigma).real
-
-    found = minimize(value, w.ravel() + 0.05, tol=1e-12)
-    close(w.ravel(), found.x, 1e-6)
-    assert np.abs(w - np.array([o.c for o in clients])).max() > 0.1
 
 
 AXES = np.array([[2.0, 0.0, 0.0], [-3.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.5]])  # cosines 1, 0 and -1

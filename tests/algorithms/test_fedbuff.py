@@ -10,34 +10,9 @@ from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
-CYCLE = [0, 0, 0, 1]
-
 
 def plain(every: int = 1, reply: str = "before", **more: object) -> FedBuff:
     return FedBuff(trigger=Trigger(every=every), reply=reply, **more)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("beta", [0.1, 0.5])
-@pytest.mark.parametrize("curvature", [1.0, 4.0])
-def test_the_end_of_a_cycle_without_latency(beta: float, curvature: float) -> None:
-    """ASYNC.4: No latency, K_buf = 1, cycle 0,0,0,1, c_0 = 0: the cycle ends at beta c_1 / (1-(1-beta)^4), beta = eta
-    a."""
-    algorithm = plain(reply="deferred", step_size=beta / curvature)
-    log = run(algorithm, quadratics([curvature] * 2, [0, 3]), rounds=[[i] for i in CYCLE] * 75)
-    close(log.x, [beta * 3 / (1 - (1 - beta) ** 4)])
-
-
-@pytest.mark.parametrize("reply", ["before", "after"])
-@pytest.mark.parametrize("step", [0.1, 0.05, 0.02])
-def test_gradients_that_arrive_balance_over_a_cycle(step: float, reply: str) -> None:
-    """ASYNC.5: Periodic schedule, K_buf = 1: sum over the cycle of a_i (b_k - c_i) = 0 for any step, so not the optimum
-    4/5."""
-    a, c = np.array([1.0, 4.0]), np.array([0.0, 1.0])
-    log = run(plain(reply=reply, step_size=step), quadratics(a, c), CYCLE * int(6 / step))
-    cycle = np.array(log.order[-4:])
-    close(np.sum(a[cycle] * (np.ravel(log.bases[-4:]) - c[cycle])), 0.0)
-    assert log.x[0] == pytest.approx(4 / 7, abs=3 * step)
-    assert log.x[0] < 0.75
 
 
 @pytest.mark.parametrize("staleness", ["none", "inverse-sqrt"])
@@ -74,7 +49,6 @@ def test_a_timed_buffer_takes_the_mean_of_what_it_holds() -> None:
 
 
 # -- CA2FL: with a table of last updates -------------------------------------------------------------------------------
-T3, T4 = quadratics([1, 1], [0, 1]), quadratics([1, 4], [0, 1])
 
 
 def ca2fl(every: int = 1, **more: object) -> FedBuff:
@@ -106,19 +80,6 @@ def test_calibrated_rule_by_hand(staleness: str, momentum: float) -> None:
             models.append(x)
         bases[i] = x, version
     close(log.models, models, 1e-10)
-
-
-@pytest.mark.parametrize(("clients", "limit"), [(T3, 0.5), (T4, 0.8)], ids=["T3", "T4"])
-def test_a_calibrated_buffer_of_two_has_no_bias(clients: list, limit: float) -> None:
-    """CA2FL.1, CA2FL.2: rates 3:1 end at the optimum for K = 2, as for K = 1 in the common table."""
-    close(run(ca2fl(2, step_size=0.1), clients, CYCLE * 220).x, [limit], 1e-10)
-
-
-def test_calibrated_models_after_4_and_12_arrivals() -> None:
-    """CA2FL.4, CA2FL.5: T4, K 1, eta .1: after 4 and 12 arrivals."""
-    log = run(ca2fl(step_size=0.1), T4, CYCLE * 3)
-    close(log.models[3], [0.4])
-    close(log.models[11], [0.968096], 1e-6)
 
 
 def test_a_client_twice_in_a_calibrated_buffer() -> None:

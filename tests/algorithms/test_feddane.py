@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,7 @@ from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.inexact_dane import InexactDANE
 from mpifl.errors import ConfigError
 from tests.algorithms.world import in_rounds
-from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
-from tests.tiers import long
+from tests.quadratic_runs import Quadratic, close, optimum, random_quadratics, run
 
 ALL = list(range(4))
 
@@ -46,37 +43,6 @@ def test_exact_updates_by_formula(kind: str, mu: float) -> None:
         step = sum(q * np.linalg.inv(o.matrix + mu * eye) for q, o in zip(p, clients, strict=True))
         w = w - step @ gradient(clients, w, p)
         close(after, w)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["uniform", "samples"])
-def test_the_limit_is_the_optimum_where_the_radius_is_below_1(seed: int, kind: str) -> None:
-    """FEDDANE.2: The spectral radius of I - mean_k (H_k + mu I)^-1 Hbar is below 1: the limit is the exact optimum."""
-    clients = random_quadratics(seed, 4)
-    p = np.array([o.share for o in clients]) if kind == "samples" else np.full(4, 1 / 4)
-    inverse = sum(q * np.linalg.inv(o.matrix + np.eye(3)) for q, o in zip(p, clients, strict=True))
-    mean = sum(q * o.matrix for q, o in zip(p, clients, strict=True))
-    assert np.abs(np.linalg.eigvals(np.eye(3) - inverse @ mean)).max() < 0.6
-    log = run(FedDANE(mu=1.0, weights=kind, step_size=1 / 4, local_steps=70), clients, ALL * 140)
-    close(log.x, optimum(clients, p))
-
-
-def test_equal_hessians_take_newtons_step() -> None:
-    """FEDDANE.3: One Hessian for all and mu = 0: a Newton step, so the optimum after one update."""
-    h = random_quadratics(7, 1)[0].matrix
-    clients = quadratics([h] * 4, np.random.default_rng(7).standard_normal((4, 3)))
-    log = run(FedDANE(step_size=1 / 3, local_steps=400), clients, ALL * 2, x0=5.0)
-    close(log.x, optimum(clients))
-
-
-@pytest.mark.parametrize(("mu", "limit"), [long(0.1, -0.042654028436), (1.0, -9 / 31), long(10.0, -9 / 13)])
-def test_a_decaying_correction_ends_at_fedprox_point(mu: float, limit: float) -> None:
-    """FEDDANE.5: A decaying correction: the limit is FedProx's fixed point -9 mu/(20 + 11 mu) (T1), not the optimum
-    -9/11."""
-    close(limit, -9 * mu / (20 + 11 * mu))
-    algorithm = FedDANE(mu=mu, decay=0.5, step_size=1 / (10 + mu), local_steps=300)
-    log = run(algorithm, quadratics([1, 10], [1, -1]), [0, 1] * 2 * 100)
-    close(log.x, [-9 * mu / (20 + 11 * mu)])
 
 
 def test_gamma_t_is_gamma_0_delta_to_the_t() -> None:
@@ -134,30 +100,6 @@ def test_sampling_weights_and_sets(sampling: str, kind: str, same: bool) -> None
         close(model, w)
 
 
-@pytest.mark.parametrize("distance", [3.0, 0.3])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_expected_decrease_of_corollary_4(seed: int, distance: float) -> None:
-    """FEDDANE.8: mu = 5 L B^2 and exact solutions give E f(w+) <= f(w) - 3/(25 L B^2) ||grad f(w)||^2, where
-    B^2 = mean ||grad F_k(w)||^2 / ||grad f(w)||^2 and the mean is over all S_t and S'_t of one client each.
-
-    For quadratics this follows from E g_t = grad f, mu <= H_k + mu I <= mu + L and E ||g_t||^2 <= B^2 ||grad f||^2.
-    """
-    clients = random_quadratics(seed, 4)
-    w = optimum(clients) + distance * np.array([1.0, -1.0, 2.0])
-    L = max(np.linalg.eigvalsh(o.matrix).max() for o in clients)
-    g2 = float(np.sum(gradient(clients, w, np.full(4, 1 / 4)) ** 2))
-    B2 = np.mean([np.sum(o.gradient(w) ** 2) for o in clients]) / g2
-
-    def decrease(mu: float, steps: int) -> float:
-        algorithm = FedDANE(mu=mu, step_size=1 / (L + mu), local_steps=steps)
-        ends = [run(algorithm, clients, rounds=[[i], [j]], x0=w).models[1] for i, j in product(ALL, ALL)]
-        return float(np.mean([o.loss(w) - o.loss(x) for x in ends for o in clients]))
-
-    assert decrease(5 * L * B2, 60) >= 3 / (25 * L * B2) * g2
-    if distance < 1:  # B^2 is large: with a small mu the loss grows
-        assert B2 > 3 and decrease(0.01, 300) < 0
-
-
 # -- Inexact DANE: everybody in both phases ----------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["uniform", "samples"])
 def test_updates_by_formula_and_limit(kind: str) -> None:
@@ -178,12 +120,6 @@ def test_updates_by_formula_and_limit(kind: str) -> None:
         w = p @ ends
         close(after, w)
     close(log.x, optimum(clients, p))
-
-
-def test_an_exact_update_in_numbers() -> None:
-    """Exact solutions with mu: w+ = w - mean_k (H_k + mu I)^-1 grad f(w), here in numbers: a = (1, 3), mu = 1."""
-    log = run(InexactDANE(mu=1.0, step_size=0.25, local_steps=80), quadratics([1, 3], [4, 0]), [0, 1] * 2, x0=3.0)
-    close(log.x, [3 - (1 / 2 + 1 / 4) / 2 * ((3 - 4) + 3 * 3) / 2])  # 1.5
 
 
 def test_each_client_has_its_own_mu() -> None:

@@ -12,14 +12,13 @@ import pytest
 
 import mpifl
 from mpifl.algorithms.base import Clients, Message, State
-from mpifl.algorithms.common.local_solver import Gd, LocalSolution
-from mpifl.algorithms.common.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
+from mpifl.algorithms.common.local_solver import Gd
+from mpifl.algorithms.common.proximal import L1
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy, RelativeAccuracy
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedsplit import FedSplit
-from tests.algorithms.test_proximal import minimised
 from tests.algorithms.world import World, in_rounds
-from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 X0 = np.array([1.0, -2.0, 0.5])
 
@@ -81,30 +80,6 @@ def test_the_pseudo_code(options: dict[str, Any]) -> None:
     close(log.models, by_formula(clients, members, 1.3, eta, p=p, prox_g=soft))
 
 
-# -- invariants --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("sampling", ["uniform", "samples"])
-@pytest.mark.parametrize("cohort", [None, 2, 1])
-def test_xtilde_is_the_mean_of_uploads(cohort: int | None, sampling: str) -> None:
-    """FEDDR.3: After every upload xtilde = mean xhat_i, as uploaded; with an exact prox y_i = x_i + eta grad f_i(x_i)
-    and xhat_i = x_i - eta grad f_i(x_i) for every client that has worked."""
-    clients, eta = random_quadratics(4, 5), 0.6
-    uploaded, seen = [X0] * 5, []
-
-    def watch(log: Log) -> None:
-        for i, update in log.consumed[len(seen) :]:
-            uploaded[i] = uploaded[i] + update.vectors[0]
-            seen.append(i)
-        close(log.server.xtilde, np.mean(uploaded, axis=0))
-        assert log.worker
-        for i in set(seen):
-            s = log.worker.states[i]
-            close(s.y, s.x + eta * clients[i].gradient(s.x))
-            close(s.xhat, s.x - eta * clients[i].gradient(s.x))
-
-    _, members = in_rounds(exact(eta, alpha=1.7, cohort=cohort, sampling=sampling), clients, 40, x0=X0, watch=watch)
-    assert len(seen) == sum(len(set(m)) for m in members) and set(seen) == set(range(5))
-
-
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
@@ -125,70 +100,7 @@ def test_both_starts_reach_the_optimum(init: str) -> None:
         close(log.models[0], np.mean([2 * prox(o, X0, 0.5) - X0 for o in clients], axis=0))
 
 
-def test_the_printed_start_has_a_wrong_limit() -> None:
-    """FEDDR.6: From xbar = xtilde = x^0 and xhat_i = 2 prox(x^0) - x^0, xtilde - mean xhat_i keeps its first value c,
-    and the limit has grad f = c/eta."""
-    clients, eta = random_quadratics(8, 4), 0.5
-    algorithm, first = exact(eta, alpha=1.5, cohort=2), [prox(o, X0, eta) for o in clients]
-    object.__setattr__(algorithm, "init_client", lambda x0, i: State(y=x0, x=first[i], xhat=2 * first[i] - x0))
-    log, _ = in_rounds(algorithm, clients, 250, x0=X0)
-    c = X0 - np.mean([2 * x - X0 for x in first], axis=0)
-    assert log.worker
-    close(log.server.xtilde - np.mean([s.xhat for s in log.worker.states.values()], axis=0), c)
-    close(np.mean([o.gradient(log.x) for o in clients], axis=0), c / eta)
-    assert np.linalg.norm(log.x - optimum(clients)) > 0.5
-
-
-REGULARISERS = [
-    NoRegulariser(), L1(tau=0.3), L2Squared(tau=0.25), L2(tau=0.5), L2(tau=2.0), Box(low=-0.2, high=1.0),
-    ElasticNet(tau_1=0.3, tau_2=0.5),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("g", REGULARISERS, ids=lambda g: g.name)
-def test_regularised_minimiser(g: Any) -> None:
-    """FEDDR.7, FEDDR.8: full matrices, 2 of 5 clients, weights by samples: SciPy's minimiser of sum p_i f_i + g."""
-    clients = random_quadratics(9, 5)
-    log, _ = in_rounds(exact(alpha=1.5, cohort=2, regulariser=g, weights="samples"), clients, 300, x0=X0)
-    p = [o.samples / sum(o.samples for o in clients) for o in clients]
-
-    def smooth(x: np.ndarray) -> float:
-        return sum(w * o.loss(x) for w, o in zip(p, clients, strict=True))
-
-    def slope(x: np.ndarray) -> np.ndarray:
-        return np.asarray(sum(w * o.gradient(x) for w, o in zip(p, clients, strict=True)))
-
-    if isinstance(g, L2) and g.tau == 2:  # 0 is the minimiser where ||grad f(0)|| <= tau
-        assert np.linalg.norm(slope(np.zeros(3))) < 2
-        close(log.x, np.zeros(3))
-    else:
-        close(log.x, minimised(g, smooth, slope, 3), 1e-6)
-    mapped = g.prox(log.x - 0.3 * slope(log.x), 0.3)  # and the gradient mapping is 0
-    close(log.x, mapped)
-
-
 # -- accuracies --------------------------------------------------------------------------------------------------------
-class Perturbed(FedDR):
-    """An exact prox with an error of 0.5 decay^round, in a direction of its own each time."""
-
-    decay = 0.9
-
-    def solve(self, objective: Any, x: np.ndarray, round: int, **more: Any) -> LocalSolution:
-        e = np.random.default_rng(round).standard_normal(3)
-        error = 0.5 * self.decay**round * e / np.linalg.norm(e)
-        return LocalSolution(prox(objective, more["centre"], 1 / more["weight"]) + error, 1)
-
-
-class Stubborn(Perturbed):
-    decay = 1.0
-
-
-def test_summable_errors_of_the_prox_do_no_harm() -> None:
-    """FEDDR.10: errors of the prox with a finite sum do not change the limit; errors that stay do."""
-    clients = random_quadratics(12, 4)
-    kinds: dict[str, Any] = {"alpha": 1.5, "eta": 0.5, "cohort": 2}
-    close(in_rounds(Perturbed(**kinds), clients, 800, x0=X0)[0].x, optimum(clients))
-    assert np.linalg.norm(in_rounds(Stubborn(**kinds), clients, 800, x0=X0)[0].x - optimum(clients)) > 0.01
 
 
 def steps_needed(o: Quadratic, y: np.ndarray, old: np.ndarray, eta: float, step: float, bound: Callable) -> int:
@@ -313,24 +225,6 @@ def test_gradient_mapping_of_least_squares_with_l1(tmp_path: Path) -> None:
         assert found.evaluations.gradient_norm.notna().all() and found.evaluations.gradient_mapping.isna().all()
 
 
-@pytest.mark.parametrize("g", [L1(tau=0.4), L2(tau=0.6), L2Squared(tau=0.3), Box(low=-0.2, high=0.3),
-                               ElasticNet(tau_1=0.2, tau_2=0.3)], ids=lambda g: g.name)  # fmt: skip
-def test_gradient_mapping_is_zero_at_the_optimum_alone(g: Any) -> None:
-    """For every g and any eta: 0 at the minimiser of f + g, which SciPy finds to 1e-6, and not beside it."""
-    (client,) = random_quadratics(5, 1)
-    best = minimised(g, client.loss, client.gradient, 3)
-    for eta in (0.1, 1.0, 10.0):
-        method = FedDR(eta=eta, regulariser=g)
-        for x, low, high in ((best, 0, 1e-5), (best + 0.1 * X0, 0.01, np.inf)):
-            mapping = method.gradient_mapping(x, client.gradient(x))
-            assert mapping is not None and low <= np.linalg.norm(mapping) <= high
-
-
-JOB: dict[str, Any] = {
-    "name": "t", "seed": 0, "output": "t.h5", "stop": {"updates": 9}, "problem": {"model": "quadratic", "clients": 10},
-}  # fmt: skip
-
-
 # -- FedSplit: alpha = 2, no regulariser, all clients ------------------------------------------------------------------
 def test_fedsplit_by_hand_and_bit_for_bit() -> None:
     """FEDDR.1: z_i <- z_i + 2 (prox(2 X - z_i) - X), X <- mean z_i, from z_i = X = x^0; and bit for bit FedDR with
@@ -344,10 +238,3 @@ def test_fedsplit_by_hand_and_bit_for_bit() -> None:
         close(model, x)
     other = run(exact(kind=FedDR, alpha=2.0), clients, order, x0=X0)
     assert all((a == b).all() for a, b in zip(log.models, other.models, strict=True))
-
-
-def test_fedsplit_with_weights_minimises_the_weighted_mean() -> None:
-    """`weights: samples` minimises sum (s_i/S) f_i."""
-    clients = random_quadratics(2, 5)
-    log = run(exact(kind=FedSplit, weights="samples"), clients, list(range(5)) * 150, x0=X0)
-    close(log.x, optimum(clients, [o.samples for o in clients]))

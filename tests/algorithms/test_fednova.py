@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from mpifl.algorithms.common.local_solver import Gd, Sgd
 from mpifl.algorithms.fednova import FedNova
-from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
 TAU = np.array([2, 10])
@@ -31,30 +30,6 @@ def limit(step: float, normalise: bool) -> np.ndarray:
     a, c = np.array([1, 10]), np.array([1, -1])
     k = (1 - (1 - step * a) ** TAU) / (TAU if normalise else 1)
     return np.array([k @ c / k.sum()])
-
-
-@pytest.mark.parametrize(
-    ("step", "normalise", "figure"),
-    [(0.01, False, -0.940705), (0.01, True, -0.734957), (0.001, False, -0.959044), (0.001, True, -0.810724)],
-    ids=["NOVA.2a", "NOVA.3a", "NOVA.2b", "NOVA.3b"],
-)
-def test_where_unequal_steps_rest(step: float, normalise: bool, figure: float) -> None:
-    """NOVA.2, NOVA.3: T1 with tau = (2, 10): where FedAvg and FedNova rest, by a run from there and one round beside
-    it."""
-    close(limit(step, normalise), [figure], 1e-6)
-    algorithm = FedNova(step_size=step, steps=TAU.tolist(), normalise=normalise)
-    log = run(algorithm, T1, [0, 1] * 300, x0=limit(step, normalise)[0] + 0.1)
-    distances = np.abs(np.ravel(log.models) - limit(step, normalise)[0])
-    assert (np.diff(distances[:40]) < 0).all()
-    if step == 0.01:
-        close(log.x, limit(step, normalise), 1e-9)
-    close(run(algorithm, T1, [0, 1], x0=limit(step, normalise)).x, limit(step, normalise))
-
-
-def test_small_steps_do_not_remove_the_bias_of_fedavg() -> None:
-    """NOVA.4: As the step tends to 0 FedNova tends to the optimum, FedAvg to sum tau a c/sum tau a = -49/51."""
-    close(limit(1e-7, True), optimum(T1), 1e-6)
-    close(limit(1e-7, False), [-49 / 51], 1e-6)
 
 
 def a_by_hand(beta: float, steps: int) -> float:

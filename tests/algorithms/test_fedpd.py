@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from mpifl.algorithms.base import Clients, Message, State
-from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd
+from mpifl.algorithms.common.local_solver import Gd, Sarah
 from mpifl.algorithms.fedpd import FedPD
 from tests.algorithms.test_fedprox import Noisy, noisy
-from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, optimum, random_quadratics
 
 
 def exact(eta: float, largest: float = 3.0, **more: object) -> FedPD:
     """FedPD whose local problems are solved to rounding; `largest`: the largest curvature of any f_i, in size."""
     options = {"step_size": 1 / (largest + 1 / eta), "local_steps": 5000, "accuracy": 1e-28, "solver": Gd(), **more}
     return FedPD(eta=eta, **options)  # type: ignore[arg-type]
-
-
-def prox(client: Quadratic, eta: float, v: np.ndarray) -> np.ndarray:
-    """argmin f_i(x) + ||x - v||^2/(2 eta), by a linear solve."""
-    return np.linalg.solve(eta * client.matrix + np.eye(v.size), eta * client.matrix @ client.c + v)
 
 
 def contacts(
@@ -45,108 +38,7 @@ def contacts(
         yield server, states, messages
 
 
-# -- dual identities ---------------------------------------------------------------------------------------------------
-def test_exact_duals_are_gradients() -> None:
-    """FEDPD.1, FEDPD.4: with an exact oracle lambda_i = -grad f_i(x_i), and what is uploaded is
-    x_i - eta grad f_i(x_i); here with p = 0.5."""
-    clients, eta = random_quadratics(1, 4), 0.4
-    algorithm = exact(eta, skip=0.5)
-    for server, states, _ in islice(contacts(algorithm, clients, 1.0), 20):
-        gradients = [o.gradient(s.x) for o, s in zip(clients, states, strict=True)]
-        close([s.lam for s in states], -np.array(gradients))
-        close(server.x, np.mean([s.x - eta * g for s, g in zip(states, gradients, strict=True)], axis=0))
-
-
-def test_exact_duals_balance() -> None:
-    """FEDPD.2: p = 0, exact: sum_i (lambda_i + (x_i - x_0)/eta) = 0 after each aggregation."""
-    clients, eta = random_quadratics(2, 4), 0.3
-    for server, states, _ in islice(contacts(exact(eta), clients, 1.0), 20):
-        close(sum(s.lam + (s.x - server.x) / eta for s in states), np.zeros(3))
-
-
-ORACLES = {
-    "gd": {"solver": Gd(), "step_size": 0.07, "local_steps": 3},
-    "sgd": {"solver": Sgd(), "step_size": 0.05, "local_steps": 4},
-    "sgd, epochs": {"solver": Sgd(momentum=0.5), "step_size": 0.05, "local_epochs": 1},
-    "vr": {"solver": Sarah(), "gamma": 0.6, "refresh": 3, "local_steps": 5},
-}
-any_oracle = pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
-
-
-@any_oracle
-def test_the_mean_dual_is_the_last_move(oracle: dict) -> None:
-    """FEDPD.3, FEDPD.5: p = 0, any oracle: mean lambda^{r+1} = (xbar^{r+1} - xbar^r)/eta, xbar the mean of the x_i, and
-    x_0^{r+1} = 2 xbar^{r+1} - xbar^r."""
-    eta, old = 0.3, np.ones(3)
-    for server, states, _ in islice(contacts(FedPD(eta=eta, **oracle), noisy(3, 4), 1.0), 30):
-        new = np.mean([s.x for s in states], axis=0)
-        close(np.mean([s.lam for s in states], axis=0), (new - old) / eta)
-        close(server.x, 2 * new - old)
-        old = new
-
-
 # -- limits ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("oracle", ["gd", "vr"])
-def test_limit_is_the_optimum_whatever_the_oracle_leaves(oracle: str) -> None:
-    """p = 0: few local steps, and the estimate of Oracle II on random batches, cost no accuracy in the limit."""
-    clients = noisy(6, 4)
-    *_, (server, states, _) = islice(contacts(FedPD(eta=0.1, **ORACLES[oracle]), clients), 1500)  # type: ignore[arg-type]
-    x = optimum(clients)
-    close(server.x, x)
-    close([s.lam for s in states], [-o.gradient(x) for o in clients])
-
-
-def test_without_communication_clients_take_proximal_steps() -> None:
-    """FEDPD.6: p = 1, exact: x_i <- prox_{eta f_i}(x_i) round after round, which tends to the client's own optimum.
-
-    No job has p = 1: a client is told here that the next communication is 7, and then 400, rounds away.
-    """
-    eta, (client,) = 0.4, random_quadratics(7, 1)
-    algorithm = exact(eta)
-    for rounds in (7, 400):
-        x = np.array([1.0, -2.0, 0.5])
-        state = algorithm.init_client(x, 0)
-        update = algorithm.train(state, Message((x,), (rounds,)), client)
-        for _ in range(rounds):
-            x = prox(client, eta, x)
-        close(state.x, x)
-        close(update.vectors[0], x - eta * client.gradient(x))
-    close(state.x, client.c)
-
-
-def test_skipped_rounds_stay_off_the_optimum() -> None:
-    """FEDPD.7: p = 0.5 under heterogeneity: the iterates are those of the exact proximal maps between the
-    communications that the server drew, and stay away from the optimum; with p = 0 they reach it."""
-    clients, eta = random_quadratics(8, 4), 0.4
-    x_star = optimum(clients)
-    distances, x_0 = [], np.zeros(3)
-    lam = [np.zeros(3)] * 4
-    for server, _, messages in islice(contacts(exact(eta, skip=0.5), clients), 150):
-        ends = []
-        for i, client in enumerate(clients):
-            own = x_0
-            for _ in range(int(messages[0].numbers[0])):
-                x_i = prox(client, eta, own - eta * lam[i])
-                lam[i] = lam[i] + (x_i - own) / eta
-                own = x_i + eta * lam[i]
-            ends.append(own)
-        x_0 = np.mean(ends, axis=0)
-        close(server.x, x_0)
-        distances.append(np.abs(server.x - x_star).max())
-    assert np.median(distances[50:]) > 1e-2
-    *_, (server, _, _) = islice(contacts(exact(eta), clients), 150)
-    close(server.x, x_star)
-
-
-@pytest.mark.parametrize("eta", [0.1, 0.3, 0.45])
-def test_where_all_points_are_optimal(eta: float) -> None:
-    """FEDPD.8: f1 = x^2, f2 = -x^2, exact, x^0 = 1: x_0^1 = (1 + 4 eta^2)/(1 - 4 eta^2), then for
-    ever 1/(1 - 4 eta^2)."""
-    log = run(exact(eta, 2.0), quadratics([2, -2], [0, 0]), [0, 1] * 12, x0=1.0)
-    limit = 1 / (1 - 4 * eta**2)
-    close(np.ravel(log.models), [(1 + 4 * eta**2) * limit] + [limit] * 11)
 
 
 def test_weights_by_samples() -> None:
@@ -159,7 +51,7 @@ def test_weights_by_samples() -> None:
 
 # -- Oracle I ----------------------------------------------------------------------------------------------------------
 def test_oracle_1_steps() -> None:
-    """x <- x - eta_1 (g(x) + lambda_i + (x - x_{0,i})/eta) from the old x_i, on batches of the client's own rounds."""
+    """FEDPD.6: x <- x - eta_1 (g(x) + lambda_i + (x - x_{0,i})/eta) from the old x_i, on batches of the own rounds."""
     (client,) = noisy(10, 1)
     algorithm = FedPD(eta=0.3, step_size=0.05, local_steps=4)
     state, x = algorithm.init_client(np.ones(3), 0), np.ones(3)
@@ -196,38 +88,6 @@ def test_oracle_1_stops_at_its_accuracy(eps_1: float) -> None:
 
 
 # -- Oracle II ---------------------------------------------------------------------------------------------------------
-def one_step(**options: float) -> tuple[np.ndarray, ...]:
-    """x^q, x_{0,i}, lambda_i, g of a client, and the x that one step of Oracle II makes of them; eta = 0.3."""
-    x, x_0, lam, g = np.random.default_rng(1).standard_normal((4, 3))
-    algorithm = FedPD(eta=0.3, refresh=5, solver=Sarah(), **options)  # type: ignore[arg-type]
-    state = State(x=x, lam=lam, g=g, r=2)
-    algorithm.train(state, Message((x_0,), (1,)), random_quadratics(12, 1)[0])
-    return x, x_0, lam, g, state.x
-
-
-@pytest.mark.parametrize("gamma", [0.1, 0.3, 5.0])
-def test_a_step_of_oracle_2_minimises_its_model(gamma: float) -> None:
-    """FEDPD.9: The step minimises <g + lambda_i, x> + ||x - x^q||^2/(2 gamma) + ||x - x_{0,i}||^2/(2 eta)."""
-    x, x_0, lam, g, new = one_step(gamma=gamma)
-
-    def slope(y: np.ndarray) -> np.ndarray:
-        return g + lam + (y - x) / gamma + (y - x_0) / 0.3
-
-    def value(y: np.ndarray) -> float:
-        return float((g + lam) @ y + (y - x) @ (y - x) / (2 * gamma) + (y - x_0) @ (y - x_0) / 0.6)
-
-    close(slope(new), np.zeros(3), 1e-11)  # its terms are up to 1e1
-    curvature = (1 / gamma + 1 / 0.3) * np.eye(3)
-    found = minimize(value, np.zeros(3), jac=slope, hess=lambda y: curvature, method="trust-exact", tol=1e-13)
-    close(new, found.x)
-    close(new, (0.3 * x + gamma * x_0 - 0.3 * gamma * (g + lam)) / (0.3 + gamma))
-
-
-def test_large_gamma_is_a_step_of_eta() -> None:
-    """FEDPD.10: gamma -> infinity: the step is x_{0,i} - eta (g + lambda_i), which is step_size = eta."""
-    for limit in ({"gamma": 1e18}, {"gamma": 1e300}, {"step_size": 0.3}):
-        _, x_0, lam, g, new = one_step(**limit)
-        close(new, x_0 - 0.3 * (g + lam))
 
 
 @pytest.mark.parametrize("refresh", [1, 4])
@@ -258,24 +118,6 @@ def test_oracle_2_as_printed(refresh: int) -> None:
         close(update.vectors[0], x_0)
         if refresh > 1:
             close(state.g, g)
-
-
-@dataclass
-class Curved(Quadratic):
-    """f(x) = sum a log cosh(x - c): not a quadratic."""
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return self.a * np.tanh(x - self.c)
-
-
-@pytest.mark.parametrize("refresh", [2, 7, 10**6])
-def test_full_batches_keep_the_estimate_exact(refresh: int) -> None:
-    """FEDPD.12: Oracle II with full-batch differences, gamma = 10 eta: g is grad f_i at the present x_i, for any I."""
-    clients = quadratics([[1, 2], [3, 0.5], [0.2, 4]], [[1, -1], [2, 0.3], [-1, 0.2]], kind=Curved)
-    algorithm = FedPD(eta=0.15, gamma=1.5, refresh=refresh, local_steps=4, skip=0.3, solver=Sarah())
-    for _, states, _ in islice(contacts(algorithm, clients, 1.0), 40):
-        for client, state in zip(clients, states, strict=True):
-            close(state.g, client.gradient(state.x))
 
 
 # -- rounds without communication --------------------------------------------------------------------------------------
@@ -328,6 +170,3 @@ def test_each_local_round_has_batches_of_its_own() -> None:
     for client, state in zip(clients, states, strict=True):
         assert isinstance(client, Noisy)
         assert client.keys == list(range(state.r)) and state.r > 35
-
-
-# -- what every method must do -----------------------------------------------------------------------------------------

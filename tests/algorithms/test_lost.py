@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,10 @@ import pytest
 from mpifl.algorithms.ace import Ace
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.common.local_solver import Gd
-from mpifl.algorithms.common.proximal import L2Squared
-from mpifl.algorithms.common.splitting import AbsoluteAccuracy
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.feddr import FedDR
-from mpifl.algorithms.fedgate import FedGate
-from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.mifa import Mifa
 from mpifl.algorithms.participation import CohortSampler, Trigger
-from mpifl.algorithms.scaffold import Scaffold
-from mpifl.algorithms.vrl_sgd import VrlSgd
 from tests.algorithms import test_state
 from tests.algorithms.test_state import CASES, LONG, N, build
 from tests.algorithms.world import World
@@ -169,61 +161,6 @@ def test_area_keeps_the_memories_of_the_lost(M: int) -> None:
     if M == 1:
         close(sum(CLIENTS[i].gradient(here.server.x) for i in LEFT) + (2 * here.server.x - y) / STEP, 0, 1e-10)
     assert np.abs(here.server.x - optimum([CLIENTS[i] for i in LEFT])).max() > 0.01
-
-
-def test_area_loses_less_the_later_clients_are_lost() -> None:
-    """LOST.5: The y_i of a run that has converged are those of the optimum of all clients, which then stays."""
-    area = Area(step_size=STEP, step_weights="one")
-    distances = [np.abs(frozen(area, 900, r).server.x - optimum(CLIENTS)).max() for r in (0, 20, 100)]
-    assert all(a > 2 * b for a, b in pairwise(distances))
-    close(frozen(area, 900, 600).server.x, optimum(CLIENTS), 1e-10)
-
-
-def test_feddr_keeps_the_points_of_the_lost() -> None:
-    """LOST.2: FedDR: the minimiser of sum_left p_i f_i + sum_lost p_i ||x - xhat_i||^2/(2 eta) + g."""
-    eta, tau = 0.7, 0.3
-    exact = {"solver": Gd(), "accuracy": AbsoluteAccuracy(M=1e-26)}
-    algorithm = FedDR(eta=eta, step_size=0.2, alpha=1.0, weights="samples", regulariser=L2Squared(tau=tau), **exact)
-    here = frozen(algorithm, 300, 4)
-    p, x = here.clients.shares, here.server.x
-    pull = sum(p[i] * (x - here.states[i].xhat) / eta for i in GONE)
-    close(sum(p[i] * CLIENTS[i].gradient(x) for i in LEFT) + pull + 2 * tau * x, 0, 1e-11)
-    assert np.abs(pull).max() > 1e-3
-
-
-@pytest.mark.parametrize("algorithm", [Scaffold, FedGate, VrlSgd], ids=lambda a: a.__name__)
-@pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_variates_keep_the_gradients_of_the_lost(algorithm: type, weights: str) -> None:
-    """LOST.3: SCAFFOLD, FedGATE, VRL-SGD: the minimiser of sum_left p_i f_i + <sum_lost p_i c_i, x>, the gradients of
-    those lost staying at c_i, the mean one of their last contact (delta_i brought up to date with that contact)."""
-    here = frozen(algorithm(step_size=0.05, local_steps=4, weights=weights), 700, 4)
-    p = np.array([o.samples for o in CLIENTS]) if weights == "samples" else np.ones(5)
-    at_loss = frozen(algorithm(step_size=0.05, local_steps=4, weights=weights), 4, 4)
-    if algorithm is Scaffold:
-        last = {i: here.states[i].c for i in GONE}
-    else:
-        for i in range(5):
-            at_loss.contact(i)  # which brings delta_i up to date
-        last = {i: at_loss.states[i].delta for i in GONE}
-        close(sum(p[i] * s.delta for i, s in at_loss.states.items()), 0)
-    held = sum(p[i] * last[i] for i in GONE)
-    close(sum(p[i] * CLIENTS[i].gradient(here.server.x) for i in LEFT) + held, 0, 1e-10)
-    assert np.abs(here.server.x - optimum(CLIENTS, p)).max() > 1e-4
-    assert np.abs(held).max() > 1e-2
-
-
-def test_fedpd_forgets_the_lost() -> None:
-    """LOST.4: FedPD forgets: after one round the duals of those left have the mean (xbar - old xbar)/eta again, and the
-    limit is the minimiser of sum_left f_i."""
-    exact = FedPD(eta=0.3, solver=Gd(), step_size=0.2, local_steps=400, accuracy=1e-30)
-    xbar = []
-    for rounds in (6, 7, 400):
-        here = frozen(exact, rounds, 4)
-        xbar.append(np.mean([here.states[i].x for i in LEFT], axis=0))
-        lam = np.mean([here.states[i].lam for i in LEFT], axis=0)
-        if rounds == 7:
-            close(lam, (xbar[1] - xbar[0]) / 0.3)
-    close(here.server.x, optimum([CLIENTS[i] for i in LEFT]), 1e-11)
 
 
 @pytest.mark.parametrize("lost", ["keep", "drop"])

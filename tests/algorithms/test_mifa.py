@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.mifa import Mifa
 from mpifl.config import read
@@ -13,10 +12,9 @@ from mpifl.errors import ConfigError
 from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Fixed
 from tests.mpi.cases import SMALL, job
-from tests.quadratic_runs import close, drift_point, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
-PATTERN = [[0, 1], [0], [0], [0, 1]]
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse"])
@@ -34,33 +32,6 @@ def test_rule_by_hand(schedule: str) -> None:
         x = x - factor * table.sum(0) / 4
         models.append(x)
     close(log.models, models, 1e-10)
-
-
-def test_a_step_that_area_takes_diverges() -> None:
-    """MIFA.2, MIFA.5: T1, eta .05, M 10, client 1 in every fourth round: MIFA diverges, AREA on 0,0,0,0,1 ends at
-    FedAvg's point."""
-    rounds = [[0, 1], *([[0], [0], [0], [0, 1]] * 80)]
-    models = np.abs(run(Mifa(step_size=0.05, local_steps=10), T1, rounds=rounds).models)
-    first, second, third = (models[k : k + 80].max() for k in (1, 121, 241))
-    assert third > 5 * second > 25 * first  # geometrically
-    area = run(Area(step_size=0.05, step_weights="one", local_steps=10), T1, [0, 0, 0, 0, 1] * 200)
-    close(area.x, [-0.426884], 1e-6)
-    close(area.x, drift_point(T1, 0.05, 10), 1e-10)
-
-
-def test_a_pattern_in_numbers() -> None:
-    """MIFA.3: T1, eta .01, M 10, rounds {0,1},{0},{0},{0,1} from 0."""
-    log = run(Mifa(step_size=0.01, local_steps=10), T1, rounds=PATTERN)
-    close(log.models[3], [-0.775529], 1e-6)
-
-
-def test_any_pattern_ends_at_the_drift_point() -> None:
-    """MIFA.4: The limit is FedAvg's drift point, for any pattern: mean_i D_i = 0."""
-    for rounds in (PATTERN * 60, [[0, 1], *([[0], [1]] * 200)]):
-        log = run(Mifa(step_size=0.01, local_steps=10), T1, rounds=rounds)
-        close(log.x, [-0.743974], 1e-6)
-        close(log.x, drift_point(T1, 0.01, 10), 1e-9)
-        close(log.server.total, [0], 1e-9)
 
 
 def test_fill() -> None:
@@ -105,11 +76,6 @@ def test_a_round_ends_without_those_that_have_not_answered() -> None:
     wait = by_period(Mifa(**step), 6)
     close(wait[0], x[0])
     close(wait[1], x[0] - (D(0, x[0]) + D(1, x[0])) / 2)
-
-
-def test_the_limit_of_rounds_by_time() -> None:
-    """FedAvg's drift point, MIFA.4: stale updates do not move it."""
-    close(by_period(Mifa(step_size=0.01, local_steps=10, period=1.0), 1500)[-1], [-0.743974], 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ have done by then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from tests.quadratic_runs import close, random_quadratics
 from tests.tiers import long
 
 C, E = np.array([0.0, 1.0]), np.array([3, 1])  # T3: curvature 1; local steps of clients 0 and 1 between polls
-SPEED = {"name": "speed", "compute": [1.0, 3.0], "exchange": 0.1}  # with polls every 3.5 s
 
 
 def finished(folder: Path, algorithm: dict[str, Any], delay: Any, name: str = "run", **more: Any) -> Any:
@@ -40,41 +38,6 @@ def finished(folder: Path, algorithm: dict[str, Any], delay: Any, name: str = "r
     return open_run(folder / f"{name}.h5")
 
 
-# -- fixed points ------------------------------------------------------------------------------------------------------
-def quafl_at_rest(step: float) -> float:
-    """x, X_0, X_1 with Y_i = c_i + r_i (X_i - c_i), 3 x = x + Y_0 + Y_1 and 3 X_i = x + 2 Y_i: three linear
-    equations."""
-    r = (1 - step) ** E
-    matrix = [[2, -r[0], -r[1]], [-1, 3 - 2 * r[0], 0], [-1, 0, 3 - 2 * r[1]]]
-    return float(np.linalg.solve(matrix, [(1 - r) @ C, *(2 * (1 - r) * C)])[0])
-
-
-def favas_at_rest(step: float) -> float:
-    """X_i = x and sum_i (Y_i - x)/E_i = 0: the mean of the c_i, weighted by (1 - r_i)/E_i."""
-    k = (1 - (1 - step) ** E) / E
-    return float(k @ C / k.sum())
-
-
-@pytest.mark.parametrize(
-    ("name", "step", "by_hand", "figure", "updates"),
-    [
-        ("quafl", 0.05, quafl_at_rest, 0.290583, 2000),
-        ("quafl", 0.005, quafl_at_rest, 0.254616, 12000),  # small steps: 1/4, client 0 takes three of four steps
-        ("favas", 0.05, favas_at_rest, 0.512601, 2000),
-        ("favas", 0.005, favas_at_rest, 0.501251, 14000),  # small steps: 1/2, the optimum
-    ],
-    ids=["QUAFL.2a", "QUAFL.2b", "FAVAS.1a", "FAVAS.1b"],
-)
-def test_where_models_rest(
-    tmp_path: Path, name: str, step: float, by_hand: Callable[[float], float], figure: float, updates: int
-) -> None:
-    """The fixed point in closed form, as printed, and that of a run."""
-    assert by_hand(step) == pytest.approx(figure, abs=5e-7)
-    with finished(tmp_path, {"name": name, "step_size": step}, SPEED, stop={"updates": updates}) as run:
-        assert np.array_equal(run.updates.local_steps, E[run.updates.client])
-        close(run.model, [by_hand(step)], 1e-9)
-
-
 # -- rules -------------------------------------------------------------------------------------------------------------
 class Polled(World):
     """Rounds whose members have taken given steps."""
@@ -86,25 +49,6 @@ class Polled(World):
 
 def world(algorithm: Algorithm, n: int) -> Polled:
     return Polled(algorithm, random_quadratics(4, n), np.ones(3))
-
-
-def test_quafl_keeps_the_sum_of_models() -> None:
-    """QUAFL.1: x + sum of X_i over all clients changes by the sum of Y_i - X_i over those polled, whoever they are."""
-    draw = np.random.default_rng(0)
-    w = world(QuAFL(step_size=0.1, local_steps=5), 6)
-
-    def own(i: int) -> np.ndarray:
-        """X_i after the client's last round, (x_old + s Y_i)/(s + 1)."""
-        s, client = w.server.mixed[i], w.states[i]
-        return (client.x_old + s * client.y) / (s + 1)
-
-    for _ in range(40):
-        members = draw.choice(6, draw.integers(1, 7), replace=False).tolist()
-        steps = {i: int(draw.integers(0, 6)) for i in members}
-        before = w.server.x + sum(map(own, range(6)))
-        moved = sum(w.objectives[i].steps(own(i), 0.1, k) - own(i) for i, k in steps.items())
-        w.poll(steps)
-        close(w.server.x + sum(map(own, range(6))), before + moved)
 
 
 @pytest.mark.parametrize("alpha", ["stochastic", "deterministic"])

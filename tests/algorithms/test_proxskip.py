@@ -64,46 +64,6 @@ def test_rule_by_coins() -> None:
         assert len({row[4] for row in log.updates[4 * round : 4 * round + 4]}) == 1
 
 
-def test_corrections_sum_to_0() -> None:
-    """SKIP.0: sum h_i = 0 after every communication."""
-    here = World(ProxSkip(step_size=0.1, probability=0.4), random_quadratics(2, 5), np.ones(3))
-    for _ in range(30):
-        here.round(range(5))
-        close(sum(s.delta for s in here.states.values()), 0 * here.server.x)
-    assert max(np.abs(s.delta).max() for s in here.states.values()) > 0.1
-
-
-class OneStep(ProxSkip):
-    """A communication after every step, with the p of the theory in h_i."""
-
-    def begin_round(self, server: Any, members: list[int]) -> None:
-        super().begin_round(server, members)
-        server.k = 1
-
-
-def test_a_step_contracts_as_in_the_theorem() -> None:
-    """SKIP.7: E Psi, over both faces of the coin, falls at every step by the factor max(1 - gamma mu, 1 - p^2), where
-    Psi = sum |x_i - x*|^2 + (gamma/p)^2 sum |h_i - grad f_i(x*)|^2. SKIP.6: for gamma = 1/L the two are equal at
-    p = 1/sqrt(kappa), 0.316228 on T1. SKIP.3: h_i tends to grad f_i(x*)."""
-    gamma, star, best = 0.1, optimum(T1), (1 / 10) ** 0.5
-    slopes = np.array([o.gradient(star) for o in T1])
-    close(best, 0.316228, 1e-6)
-    close(1 - best**2, 1 - gamma)
-    for p, start in [(0.1, 0.0), (0.1, 2.0), (best, -1.0), (best, 3.0), (0.7, 1.0)]:
-        here = World(OneStep(step_size=gamma, probability=p), T1, np.full(1, start))
-        together, apart = [], []  # Psi before each step, and after it if there is no communication
-        for _ in range(300):
-            before = here.server.x
-            here.round(range(2))
-            x, h = (np.array([getattr(s, name) for s in here.states.values()]) for name in ("x", "delta"))
-            rest = (gamma / p) ** 2 * np.sum((h - slopes) ** 2)  # h_i is as of this round's message
-            together.append(2 * np.sum((before - star) ** 2) + rest)
-            apart.append(np.sum((x - star) ** 2) + rest)
-        expected = p * np.array(together[1:]) + (1 - p) * np.array(apart[:-1])
-        assert (expected <= max(1 - gamma, 1 - p**2) * np.array(together[:-1]) + 1e-13).all()
-    close(h, slopes)
-
-
 def test_a_rollback_resets_the_corrections() -> None:
     """After a client was rolled back sum h_i is 0 again from the next round on, and the limit is the optimum."""
     here = World(ProxSkip(step_size=0.2, period=4), random_quadratics(6, 4), np.ones(3))

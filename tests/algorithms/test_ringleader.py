@@ -58,22 +58,6 @@ def test_rule_by_hand(seed: int) -> None:
     assert len(models) >= 8 and max(delays) <= 2 * 4 - 2
 
 
-def test_the_steps_of_a_round_have_one_direction() -> None:
-    """RL.3: Exact gradients: all n steps of a round go along one direction, the mean gradient of the models that the
-    clients got in the round before."""
-    clients, gamma, n = random_quadratics(7, 3), 0.1, 3
-    log = timed(clients, [1.0, 2.3, 5.1], gamma, 200, x0=1.0)
-    models = [np.ones(3), *log.models]
-    got = [np.ones(3)] * n
-    steps = iter(range(1, len(models)))
-    aggregated = [row[1] - 1 for row in log.aggregations]
-    for r in range(len(log.models) // n):
-        direction = np.mean([clients[i].gradient(got[i]) for i in range(n)], axis=0)
-        for j in range(1, n + 1):
-            close(models[next(steps)], models[r * n] - j * gamma * direction, 1e-11)
-            got[log.updates[aggregated[r * n + j - 1]][1]] = models[r * n + j]
-
-
 def test_two_clients_in_numbers() -> None:
     """RL.4, RL.5, RL.6: T4, seconds (1, 3), gamma .05: x_2 = .2, x_4 = .37, delay 2."""
     log = timed(T4, [1.0, 3.0], 0.05, 40)

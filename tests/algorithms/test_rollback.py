@@ -13,7 +13,6 @@ from mpifl.algorithms.base import Algorithm, State
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy
 from mpifl.algorithms.feddane import FedDANE
-from mpifl.algorithms.fedpd import FedPD
 from tests.algorithms.world import World, snapshot
 from tests.quadratic_runs import close, optimum, random_quadratics
 from tests.tiers import parameters
@@ -156,26 +155,6 @@ def finish(here: World) -> None:
             contact(here, k % 4)
 
 
-@pytest.mark.parametrize("name", INCREMENTAL)
-def test_a_first_state_will_do(name: str) -> None:
-    """Without any checkpoint: the first state plus all that was consumed."""
-    here = World(make(name), CLIENTS, np.ones(3))
-    kept, sums = snapshot(here.states[VICTIM]), []
-    for i in (0, 1, 1, 3, 1, 2):
-        if i == VICTIM:
-            if here.algorithm.participation(here.clients, 0):
-                here.algorithm.begin_round(here.server, [i])
-            here.contact(i)
-            sums.append(here.receive(i).vectors)
-            here.aggregate()
-        else:
-            contact(here, i)
-    here.states[VICTIM] = here.received_states[VICTIM] = corrected(here, kept, None, sums)
-    holds(here)
-    finish(here)
-    close(here.server.x, optimum(CLIENTS), 1e-9)
-
-
 def test_which_methods_send_increments() -> None:
     assert {name for name in names() if find(name).increment_of} == INCREMENTAL.keys()
     for name in INCREMENTAL:
@@ -229,21 +208,3 @@ def test_pipelined_memory_of_a_first_state() -> None:
     for _ in range(3):
         y = y - 0.1 * (CLIENTS[VICTIM].gradient(y) + 0.5 * (y - x))
     close(update.vectors[0], y)
-
-
-def test_fedpd_forgets_an_older_dual() -> None:
-    """mean lambda = (xbar - old xbar)/eta holds again after the second round, and the limit is the optimum of all."""
-    here = World(FedPD(eta=0.3, solver=Gd(), step_size=0.2, local_steps=400, accuracy=1e-30), CLIENTS, np.ones(3))
-    kept = snapshot(here.states[VICTIM])
-    for _ in range(6):
-        here.round(range(4))
-    here.states[VICTIM] = kept
-    xbar, off = np.mean([s.x for s in here.states.values()], axis=0), []
-    for _ in range(3):
-        here.round(range(4))
-        old, xbar = xbar, np.mean([s.x for s in here.states.values()], axis=0)
-        off.append(np.abs(np.mean([s.lam for s in here.states.values()], axis=0) - (xbar - old) / 0.3).max())
-    assert off[0] > 1e-3 and max(off[1:]) < 1e-12
-    for _ in range(400):
-        here.round(range(4))
-    close(here.server.x, optimum(CLIENTS), 1e-11)

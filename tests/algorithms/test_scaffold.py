@@ -8,31 +8,7 @@ import pytest
 from mpifl.algorithms.common.local_solver import Sgd
 from mpifl.algorithms.scaffold import Scaffold
 from tests.algorithms.world import Passes, in_rounds
-from tests.quadratic_runs import Log, close, optimum, random_quadratics, run
-
-
-@pytest.mark.parametrize("option", ["I", "II"])
-@pytest.mark.parametrize("cohort", [2, 5])
-@pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_c_is_the_mean_of_the_control_variates(option: str, cohort: int, weights: str) -> None:
-    """SCAFFOLD.1: c = mean c_i: with what has come in this round, and what is on its way, after every event."""
-    clients = random_quadratics(1, 5)
-    p = np.array([o.share for o in clients]) if weights == "samples" else np.full(5, 0.2)
-    algorithm = Scaffold(step_size=0.1, local_steps=3, cohort=cohort, option=option, weights=weights)
-    seen = []
-
-    def watch(log: Log) -> None:
-        assert log.worker and log.link
-        mine = [log.worker.states[i].c for i in range(5)]
-        flying = sum((p[i] * u.vectors[1] for i, u in log.link.in_flight.items()), np.zeros(3))
-        close(log.server.c + log.server.dc + flying, p @ np.array(mine))
-        if not log.server.dc.any() and not log.link.in_flight:  # between two rounds
-            close(log.server.c, p @ np.array(mine))
-            seen.append(np.abs(log.server.c).max())
-
-    in_rounds(algorithm, clients, 20, watch=watch)
-    assert len(seen) == 20
-    assert max(seen) > 0.1
+from tests.quadratic_runs import close, optimum, random_quadratics, run
 
 
 @pytest.mark.parametrize("server_step", [1.0, 0.5])
@@ -57,17 +33,6 @@ def test_rounds_by_hand(option: str, cohort: int, server_step: float) -> None:
         x, c = x + server_step * dx, c + len(members) / 4 * dc
         close(model, x)
     close(log.x, optimum(clients))
-
-
-def test_weights_by_samples() -> None:
-    """weights: samples minimises sum (s_i/S) f_i, whatever the sampling; uniform minimises the plain mean."""
-    clients = random_quadratics(7, 4, low=1.5)
-    shares = [o.share for o in clients]
-    for sampling in ("uniform", "samples"):
-        options = {"step_size": 0.05, "local_steps": 4, "cohort": 2, "sampling": sampling}
-        close(in_rounds(Scaffold(weights="samples", **options), clients, 500)[0].x, optimum(clients, shares))  # type: ignore[arg-type]
-        close(in_rounds(Scaffold(**options), clients, 500)[0].x, optimum(clients))  # type: ignore[arg-type]
-    assert np.abs(optimum(clients) - optimum(clients, shares)).max() > 1e-2
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.7])

@@ -118,45 +118,6 @@ def path(optimizer: Any, etas: list[float], ds: list[np.ndarray], x0: np.ndarray
     return x0 + sum(eta * step for eta, step in zip(etas, np.diff([x0, *unit], axis=0), strict=True))
 
 
-# -- the figures of METHODS: T1, step 0.05, 10 local steps, x_0 = 0 ---------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "first", "third"),
-    [
-        (Adagrad(), -0.099666, -0.204638),
-        (Adam(), -0.096711, -0.369967),
-        (Yogi(), -0.096710, -0.368602),
-        (AmsGrad(), -0.1000000, -0.379653),
-    ],
-    ids=["OPT.adagrad1-OPT.adagrad3", "OPT.adam1-OPT.adam3", "OPT.yogi1-OPT.yogi3", "FADAS.1-FADAS.3"],
-)
-def test_figures(optimizer: Any, first: float, third: float) -> None:
-    """x after one round and after three, eta_g = 0.1."""
-    log = rounds(3, optimizer)
-    close(log.models[0], [first], 1e-6)
-    close(log.models[2], [third], 1e-6)
-
-
-def test_momentum_along_a_constant_direction() -> None:
-    """OPT.5: A constant d = 1 moves momentum by T/(1-b) - b (1-b^T)/(1-b)^2 in T steps."""
-    optimizer, server = Momentum(beta=0.9), State(x=np.zeros(1))
-    optimizer.init(server)
-    for T in range(1, 30):
-        server.x = optimizer.step(server, np.ones(1), 1.0)
-        close(server.x, [T / 0.1 - 0.9 * (1 - 0.9**T) / 0.1**2])
-
-
-def test_adam_rests_below_a_bound_on_its_step() -> None:
-    """OPT.7, OPT.8: adam rests at the fixed point only if eta_g kbar/tau < 2 (1+b1)/(1-b1): T1 below 0.054275. Above,
-    where v has died out, 1e-9 beside the point it leaves it, and hovers."""
-    bound = 2 * (1 + 0.9) / (1 - 0.9) * 1e-3 / KBAR
-    close(bound, 0.054275, 1e-6)
-    for eta, rests in ((0.05, True), (0.99 * bound, True), (1.01 * bound, False), (0.06, False)):
-        tail = np.abs(iterates(Adam(v0=0), eta, 6000, POINT + 1e-9)[-1000:] - POINT).max()
-        assert tail < 1e-12 if rests else 1e-6 < tail < 0.1, (eta, tail)
-
-
 # -- FADAS' delays -----------------------------------------------------------------------------------------------------
 def test_delays_make_steps_smaller() -> None:
     """FADAS.4, FADAS.5: eta = .1, tau_max = 20, tau_c = 8: printed .05, the code .005; no change up to tau_c, or

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Algorithm
-from mpifl.algorithms.common.local_solver import Gd, Sgd
 from mpifl.algorithms.fedgate import FedGate
-from mpifl.algorithms.scaffold import Scaffold
 from mpifl.algorithms.vrl_sgd import VrlSgd
 from mpifl.client.worker import Worker
 from tests.algorithms.test_rollback import CLIENTS, VICTIM
 from tests.algorithms.world import World, snapshot
-from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, close, optimum, random_quadratics, run
 
 
 # -- the sum, and limits with momentum ---------------------------------------------------------------------------------
@@ -47,58 +45,6 @@ def test_corrections_sum_to_0_in_every_round(kind: type[Algorithm], options: dic
     algorithm = kind(step_size=0.05, local_steps=4, weights=weights, **options)  # type: ignore[call-arg]
     run(algorithm, clients, [0, 1, 2, 3] * 40, x0=1.0, watch=watch)
     assert len(largest) >= 39 and max(largest) > 0.5
-
-
-class Linear(Quadratic):
-    """f(x) = <c, x>: one gradient everywhere."""
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return self.c.copy()
-
-
-MOMENTUM: dict[str, Any] = {"step_size": 0.02, "local_steps": 10, "solver": Sgd(momentum=0.9)}
-with_momentum = pytest.mark.parametrize(
-    "algorithm",
-    [
-        Scaffold(**MOMENTUM),
-        Scaffold(**{**MOMENTUM, "solver": Gd(momentum=0.9)}),
-        FedGate(**MOMENTUM, server_step=0.5),
-        VrlSgd(**MOMENTUM),
-        VrlSgd(**MOMENTUM, warm_up=True),
-    ],
-    ids=["scaffold", "scaffold-gd", "fedgate", "vrl-sgd", "vrl-sgd-w"],
-)
-
-
-def corrections(log: Log) -> list[np.ndarray]:
-    """delta_i, of SCAFFOLD c_i - c."""
-    assert log.worker
-    states = [log.worker.states[i] for i in sorted(log.worker.states)]
-    return [s.delta if hasattr(s, "delta") else s.c - log.server.c for s in states]
-
-
-@with_momentum
-def test_momentum_keeps_the_limit(algorithm: Algorithm) -> None:
-    """SCAFFOLD.3: heavy-ball steps: the optimum, and delta_i = grad f_i there. (With eta Q as printed it diverges.)"""
-    clients = random_quadratics(10, 4, low=1.5)
-    log = run(algorithm, clients, [0, 1, 2, 3] * 150)
-    x = optimum(clients)
-    close(log.x, x)
-    close(corrections(log), [o.gradient(x) for o in clients])
-
-
-@with_momentum
-def test_corrections_of_constant_gradients(algorithm: Algorithm) -> None:
-    """f_i = <g_i, x>: delta_i = g_i - mean g after the first round, and x moves along the mean."""
-    clients = quadratics([[1, 1], [1, 1], [1, 1]], [[1, -2], [0.5, 4], [3, 0]], kind=Linear)
-    log = run(algorithm, clients, [0, 1, 2] * 5)
-    close(corrections(log), [[-0.5, -8 / 3], [-1, 10 / 3], [1.5, -2 / 3]])
-    velocity = way = 0.0
-    for _ in range(10):
-        velocity = 0.9 * velocity + 1
-        way += 0.02 * velocity
-    ways = np.cumsum([0.02 if getattr(algorithm, "warm_up", False) else way, way, way, way, way])
-    close(log.models, -getattr(algorithm, "server_step", 1.0) * np.outer(ways, [1.5, 2 / 3]))
 
 
 # -- a client goes back to an earlier state ----------------------------------------------------------------------------
