@@ -10,13 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
 from mpifl.problems.problem import Rows
-from tests.tiers import examples
 
 BATCHES = {"cifar10": [f"data_batch_{k}" for k in range(1, 6)] + ["test_batch"], "cifar100": ["train", "test"]}
 FOLDERS = {
@@ -174,49 +171,3 @@ def test_no_dictionary(tmp_path: Path) -> None:
     file.write_bytes(pickle.dumps([1, 2], protocol=2))
     with pytest.raises(ConfigError, match=f"^data file={file}: it holds a list; expected a batch as published$"):
         read(tmp_path, "cifar10")
-
-
-ONE = {kind: WRITERS[kind](batch("cifar100", 0, 1)) for kind in ("binary", "python")}
-SLOPPY = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def changed(root: Path, kind: str, content: bytes) -> Path:
-    """Writes CIFAR-100 of this version under `root`, with a changed training file; returns the file."""
-    root.mkdir(exist_ok=True)
-    folder = root / FOLDERS["cifar100", kind]
-    if not folder.exists():
-        write(root, "cifar100", kind)
-    file = folder / ("train.bin" if kind == "binary" else "train")
-    file.write_bytes(content)
-    return file
-
-
-@SLOPPY
-@given(kind=st.sampled_from(["binary", "python"]), part=st.floats(0, 1, exclude_max=True))
-def test_cut_file(tmp_path: Path, kind: str, part: float) -> None:
-    file = changed(tmp_path / kind, kind, ONE[kind][: int(part * len(ONE[kind]))])
-    with pytest.raises(
-        ConfigError, match=f"^data file={file}: .*; expected (records of 3074 bytes|a batch as published)"
-    ):
-        read(tmp_path / kind, "cifar100")
-
-
-# the structure before and after the pixels
-STRUCTURE = [
-    *range(ONE["python"].index(b"T\x00\x0c") + 5),
-    *range(ONE["python"].rindex(b"filenames") - 4, len(ONE["python"])),
-]
-
-
-@SLOPPY
-@given(place=st.sampled_from(STRUCTURE), byte=st.integers(0, 255))
-def test_a_changed_byte_is_an_error_or_harmless(tmp_path: Path, place: int, byte: int) -> None:
-    content = bytearray(ONE["python"])
-    content[place] = byte
-    file = changed(tmp_path / "python", "python", bytes(content))
-    try:
-        rows = read(tmp_path / "python", "cifar100")
-    except ConfigError as error:
-        assert str(file) in str(error) and "\n" not in str(error)
-    else:
-        assert (rows.x == batch("cifar100", 0, 1)[0]).all() and 0 <= rows.y[0] < 100

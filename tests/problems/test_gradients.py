@@ -12,7 +12,7 @@ from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Synthetic
 from mpifl.problems.inits import Normal, Uniform, Zero
 from mpifl.problems.models import Linear, Logistic, Mlp, NonconvexLogistic, Quadratic
-from mpifl.problems.rows import one_hot, rows_at_once
+from mpifl.problems.rows import rows_at_once
 
 LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
 CLASSIFIERS = [*LOGISTIC, Mlp(hidden=5)]
@@ -91,14 +91,6 @@ def test_loss_formula(model: Any, l2: float) -> None:
         assert f.loss(x, rows) == pytest.approx(mean + l2 / 2 * squares(model, x), rel=1e-12)
 
 
-@pytest.mark.parametrize("classes", [2, 200])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_one_hot(classes: int, dtype: type) -> None:
-    y = np.array([classes - 1, 0, 1, classes - 1])
-    hot = one_hot(y, classes, np.dtype(dtype))
-    assert hot.dtype == dtype and hot.shape == (4, classes) and (hot == (np.arange(classes) == y[:, None])).all()
-
-
 def test_nonconvex_loss_formula() -> None:
     problem, f = built(NonconvexLogistic(lam=0.1, al=2.0), l2=0.0)
     a, b = problem.shard(1)
@@ -164,20 +156,6 @@ def test_gradient_of_the_training_loss(model: Any, dtype: str) -> None:
     tolerance = (1e-5 if dtype == "float32" else 1e-7) * np.linalg.norm(expected)
     np.testing.assert_allclose(problem.gradient(x.astype(dtype)), expected, rtol=0, atol=tolerance)
     assert problem.gradient(x.astype(dtype)).tobytes() == problem.gradient(x.astype(dtype)).tobytes()
-
-
-@pytest.mark.parametrize(("lam", "al"), [(0.1, 1.0), (0.5, 4.0)])
-def test_slope_and_curvature_of_the_penalty(lam: float, al: float) -> None:
-    """DATA.1, DATA.2: T8, the penalty: r' = 2 lam a x/(1 + a x^2)^2; the curvature is in [-lam a/2, 2 lam a], and
-    reaches both ends."""
-    model = NonconvexLogistic(lam=lam, al=al)
-    grid = np.linspace(-5, 5, 200_001)
-    assert np.allclose(model.slope(grid), 2 * lam * al * grid / (1 + al * grid**2) ** 2, rtol=1e-12)
-    curvature = np.gradient(model.slope(grid), grid)
-    assert curvature.min() == pytest.approx(-lam * al / 2, rel=1e-4)
-    assert curvature.max() == pytest.approx(2 * lam * al, rel=1e-4)
-    one = np.array([0.7])
-    assert model.regulariser(one, 0.0, []) == pytest.approx(lam * al * 0.49 / (1 + al * 0.49))
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)

@@ -214,13 +214,6 @@ def test_shortcuts_of_option_a() -> None:
 
 
 # -- norms -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("model", [Resnet, Vgg11])
-@pytest.mark.parametrize("norm", ["group", "none", "batch"])
-def test_only_batch_norm_looks_at_other_rows(model: Any, norm: str) -> None:
-    module, x = built(model(norm=norm), MNIST).train(), pictures(MNIST)
-    together = module(x)
-    alone = torch.cat([module(x[k : k + 1]) for k in range(3)])
-    assert torch.allclose(together, alone, rtol=1e-9, atol=1e-9) == (norm != "batch")
 
 
 @pytest.mark.parametrize("depth", [*networks.SMALL, *networks.WIDE])
@@ -229,19 +222,6 @@ def test_batch_norm_trains_on_one_row_of_the_smallest_image(depth: int) -> None:
     side = 8 if depth in networks.SMALL else 9
     module = built(Resnet(depth=depth, norm="batch"), (1, side, side)).train()
     assert module(pictures((1, side, side), 1)).shape == (1, 10)
-
-
-@pytest.mark.parametrize("model", [Resnet(groups=4), Vgg11(groups=4)], ids=shown)
-def test_group_norm_has_mean_0_and_variance_1_in_a_group(model: Any) -> None:
-    """On top of these come a factor and a shift, 1 and 0 at first; epsilon is 1e-5."""
-    module, seen = built(model, CIFAR), []
-    first = next(part for part in module.modules() if isinstance(part, torch.nn.GroupNorm))
-    first.register_forward_hook(lambda part, given, result: seen.append((given[0], result)))
-    module(pictures(CIFAR))
-    before, after = (part.detach().numpy().reshape(3, 4, -1) for part in seen[0])
-    assert len({part.num_groups for part in module.modules() if isinstance(part, torch.nn.GroupNorm)}) == 1
-    assert after.mean(2) == pytest.approx(np.zeros((3, 4)), abs=1e-12)
-    assert after.var(2) == pytest.approx(before.var(2) / (before.var(2) + 1e-5), rel=1e-9)
 
 
 @pytest.mark.parametrize("model", [*IMAGES, *FLAT, *TEXT], ids=shown)
@@ -309,12 +289,3 @@ def test_size_of_small_resnets(depth: int, millions: float) -> None:
     assert round(found / 1e6, 2) == millions
     assert found == small_resnet((depth - 2) // 6) == size(Resnet(depth=depth, norm="batch"), CIFAR)
     assert size(Resnet(depth=depth, norm="none"), MNIST, 62) == small_resnet((depth - 2) // 6, 1, 62, 1)
-
-
-def test_depth_counts_the_layers_with_weights() -> None:
-    """Projections of option B are not counted, as in the paper."""
-    for depth in (*networks.SMALL, *networks.WIDE):
-        with torch.device("meta"):
-            module = Resnet(depth=depth).build(MNIST, 10, 0)
-        weights = [name for name, part in module.named_parameters() if part.ndim > 1]
-        assert len([name for name in weights if ".shortcut." not in name]) == depth

@@ -15,7 +15,6 @@ from mpifl.config.read import job_from_dict, job_to_dict
 from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load
 from mpifl.problems.data import Folder, Leaf
-from mpifl.problems.models import NonconvexLogistic
 from mpifl.problems.partitions import Iid
 from mpifl.problems.problem import Rows
 from mpifl.problems.rows import _check_range
@@ -116,12 +115,6 @@ def test_leaf_files_that_are_left_out_are_named(tmp_path: Path, caplog: pytest.L
     ]
 
 
-def test_two_signs_are_two_classes(tmp_path: Path) -> None:
-    write(tmp_path / "a.npz", x=np.eye(2), y=np.array([-1, 1]))
-    problem = load(ProblemConfig(data=Folder(path=str(tmp_path)), model=NonconvexLogistic()))
-    assert problem.shard(0)[1].tolist() == [-1, 1] and problem.d == 2
-
-
 @pytest.mark.parametrize(
     ("arrays", "text"),
     [
@@ -138,15 +131,6 @@ def test_bad_folder(tmp_path: Path, arrays: dict[str, Any], text: str, kind: str
     write(tmp_path / f"a.{kind}", **arrays)
     with pytest.raises(ConfigError, match=f"data file={tmp_path}.*{text}"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
-
-
-@pytest.mark.parametrize("kind", ["npz", "h5"])
-def test_damaged_file(tmp_path: Path, kind: str) -> None:
-    write(tmp_path / f"a.{kind}", x=np.random.default_rng(0).random((200, 3)), y=np.zeros(200, int))
-    for content in ((tmp_path / f"a.{kind}").read_bytes()[:1500], b"nothing", b""):
-        (tmp_path / f"a.{kind}").write_bytes(content)
-        with pytest.raises(ConfigError, match=f"a.{kind}: cannot be read: .*; expected an undamaged .{kind} file"):
-            load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
 def test_hdf5_with_what_is_no_array(tmp_path: Path) -> None:
@@ -186,20 +170,6 @@ def test_another_number_of_clients_than_files(tmp_path: Path) -> None:
         load(ProblemConfig(data=Folder(path=str(tmp_path)), clients=5))
 
 
-@pytest.mark.parametrize(
-    ("name", "arrays", "says"),
-    [
-        ("a.npz", {"x": np.array([[1, None]]), "y": [0]}, r"x holds Python objects; .*; save x.astype\(float\)"),
-        ("a.npz", {"x": [[1, 2]], "y": np.array(["cat"], object)}, r"y holds Python objects; .*; save y.astype\(str\)"),
-        ("a.h5", {"x": [[1, 2]], "y": ["cat"]}, r"y holds values of variable length; .*; save y.astype\('S'\)"),
-    ],
-)
-def test_the_line_says_how_to_save_other_values(tmp_path: Path, name: str, arrays: dict[str, Any], says: str) -> None:
-    write(tmp_path / name, **arrays)
-    with pytest.raises(ConfigError, match=f"{name}: {says}"):
-        load(ProblemConfig(data=Folder(path=str(tmp_path), labels="sorted")))
-
-
 def test_numbers_may_be_named_too_and_classes_without_rows_count(tmp_path: Path) -> None:
     write(tmp_path / "a.npz", x=np.ones((3, 2)), y=[30, 7, 30])
     for labels, right, classes in (("sorted", [1, 0, 1], 2), ({7: 4, 30: 0}, [0, 4, 0], 5)):
@@ -230,30 +200,6 @@ def test_labels_of_a_job_file_come_back_the_same() -> None:
 def test_wrong_classes_of_labels(labels: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Folder(path="x", labels=labels)
-
-
-@pytest.mark.parametrize("channels", [None, 1, 3])
-def test_images_have_a_shape_channels_first(tmp_path: Path, channels: int | None) -> None:
-    """Row k has the pixel (c, h, w) at c height width + h width + w, as the sets that come with mpifl."""
-    shape = (5, 2, 4) if channels is None else (5, 2, 4, channels)
-    images = np.arange(np.prod(shape)).reshape(shape)
-    write(tmp_path / "a.npz", x=images, y=np.arange(5) % 2, x_test=images[:1], y_test=[0])
-    rows = Folder(path=str(tmp_path)).read(tmp_path, False, None)
-    c = channels or 1
-    assert rows.shape == (c, 2, 4) and rows.x.shape == (5, c * 8) and rows.x_test.shape == (1, c * 8)
-    whole = images.reshape(5, 2, 4, c)
-    for k, channel, h, w in ((0, 0, 0, 0), (4, c - 1, 1, 2), (2, 0, 0, 3)):
-        assert rows.x[k, channel * 8 + h * 4 + w] == whole[k, h, w, channel]
-
-
-def test_tables_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
-    """The second has its columns in another order, a byte order mark and CRLF; numbers are read to the last bit."""
-    (tmp_path / "a.csv").write_text("kind,b,a\ncat,0.1,3\ndog,1e-3,4\n")
-    (tmp_path / "b.CSV").write_bytes(b'\xef\xbb\xbfa,"b",kind\r\n5,6,dog\r\n')
-    data = Folder(path=str(tmp_path), target="kind", labels="sorted")
-    problem = load(ProblemConfig(data=data, dtype="float64"))
-    assert problem.shard(0)[0].tolist() == [[0.1, 3], [1e-3, 4]] and problem.shard(0)[1].tolist() == [0, 1]
-    assert problem.shard(1)[0].tolist() == [[6, 5]] and problem.shard(1)[1].tolist() == [1]
 
 
 @pytest.mark.parametrize(

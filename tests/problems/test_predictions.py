@@ -87,6 +87,8 @@ LOSSES: dict[str, Any] = {
     "logistic": lambda o, y: F.soft_margin_loss(o[:, 0], y.float()),
     "hinge": lambda o, y: (1 - o[:, 0] * y).clamp(0).mean(),
     "squares": F.mse_loss,
+    "many labels": lambda o, y: F.binary_cross_entropy_with_logits(o, y.float()),
+    "one hot": lambda o, y: F.cross_entropy(o, y.float()),
 }
 THREE = [[2.0, 1.0, 0.0], [0.0, 2.0, 1.0], [0.0, 1.0, 2.0], [2.0, 0.0, 1.0]]  # classes 0, 1, 2, 0 have the largest
 ONE = [[-0.5], [0.2], [0.7], [1.5]]
@@ -126,6 +128,7 @@ def accuracy(**options: Any) -> float:
         ("focal", THREE, [0, 1, 1, 2], 2 / 4),
         ("brier", THREE, [0, 1, 1, 2], 2 / 4),
         ("bce", ONE, [0, 0, 1, 1], 3 / 4),
+        ("bce", ONE, [False, False, True, True], 3 / 4),
         ("bce weight", ONE, [0, 0, 1, 1], 3 / 4),
         ("bce masked", ONE, [0, 0, -1, 1], 2 / 3),
         ("bce flat", [row[0] for row in ONE], [0.0, 0.0, 1.0, 1.0], 3 / 4),
@@ -153,6 +156,9 @@ def test_accuracy_of_scores_and_of_one_output(loss: str, rows: Any, y: Any, righ
         ("poisson", THREE, [0, 1, 2, 0]),
         ("count", ONE, [0, 1, 1, 0]),
         ("count", THREE, [0, 1, 1, 2]),
+        ("many labels", THREE, [[0, 1, 1], [1, 0, 0], [1, 1, 1], [0, 0, 1]]),
+        ("one hot", THREE, [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 1]]),
+        ("ce", [[[2.0, 0.0], [0.0, 1.0]]] * 2, [[0, 1], [1, 0]]),  # a class for each of two pixels
     ],
 )
 def test_other_outputs_have_no_accuracy_and_one_line_says_so(

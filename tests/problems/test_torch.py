@@ -214,22 +214,6 @@ def test_the_seed_alone_gives_the_first_model() -> None:
 
 
 # -- what a module has besides parameters ------------------------------------------------------------------------------
-def test_averaged_statistics_are_entries_of_the_vector(tmp_path: Path) -> None:
-    """One round of FedAvg with batch norm and full batches: the running mean moves by a tenth to the clients' means."""
-    x, y = rows(24)
-    parts = [(x[:10], y[:10]), (x[10:], y[10:])]
-    ends = []
-    for part in parts:
-        one = client(small(nn.BatchNorm1d(4)), *part, batch=None)
-        flat = one.shared.flat
-        assert [name for name, _ in flat.layout][-2:] == ["1.running_mean", "1.running_var"]
-        y_i = flat.values().numpy()
-        one.descend(y_i, [slice(None)], 0.1)
-        ends.append(y_i)
-    module = small(nn.BatchNorm1d(4))
-    means = [0.1 * module[0](part).mean(0) for part, _ in parts]  # type: ignore[index]
-    np.testing.assert_allclose(ends[0][-8:-4], means[0].detach(), atol=1e-14)
-    np.testing.assert_allclose((ends[0] + ends[1])[-8:-4] / 2, (sum(means) / 2).detach(), atol=1e-14)
 
 
 def test_a_gradient_leaves_statistics_alone_until_update_buffers() -> None:
@@ -347,6 +331,3 @@ def test_autocast_computes_in_bfloat16() -> None:
     expected, found = full.gradient(start), half.gradient(start)
     assert found.dtype == np.float32
     assert 0 < np.linalg.norm(found - expected) < 2**-6 * np.linalg.norm(expected)
-
-
-# -- measuring ---------------------------------------------------------------------------------------------------------

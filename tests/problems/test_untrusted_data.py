@@ -95,11 +95,6 @@ def test_an_npz_of_other_compression_or_objects(tmp_path: Path) -> None:
     refused(tmp_path, "x holds Python objects; expected numbers")
 
 
-def test_arrays_that_nobody_asks_for_are_not_read(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", x=X, y=Y, notes=np.array([Canary()], object))
-    assert len(Folder(path=str(tmp_path)).read(tmp_path, False, None).x) == 4
-
-
 def test_sparse_data_that_are_compressed_well_are_taken(tmp_path: Path) -> None:
     x = np.zeros((2000, 1000))
     x[np.arange(2000), np.arange(2000) % 1000] = 1

@@ -234,12 +234,6 @@ def link_to_nowhere(path: Path) -> None:
     (path / "site1.npz").symlink_to(path / "gone.npz")
 
 
-@refused("not a regular file")
-def pipe(path: Path) -> None:
-    """A named pipe is not waited for."""
-    os.mkfifo(path / "site0.npz")
-
-
 @refused("site1.npz: cannot be read")
 def empty_file(path: Path) -> None:
     """Zero bytes."""
@@ -493,16 +487,6 @@ def numbers_as_text(path: Path) -> None:
     npz(path / "site0.npz", x.astype(str), y)
 
 
-@refused("times the")
-def bomb(path: Path) -> None:
-    """A GiB of zeros in a MiB."""
-    with zipfile.ZipFile(path / "site0.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**25, 4)})
-        archive.writestr("x.npy", header.getvalue() + bytes(1 << 20))
-        archive.writestr("y.npy", _bytes(np.zeros(2**25, np.int8)[:10]))
-
-
 @refused("site0.npz: cannot be read: two arrays have the name x")
 def two_arrays_of_one_name(path: Path) -> None:
     """Which of them is meant?"""
@@ -510,14 +494,6 @@ def two_arrays_of_one_name(path: Path) -> None:
     with zipfile.ZipFile(path / "site0.npz", "w") as archive:
         for name, array in (("x.npy", x), ("y.npy", y), ("x", 0 * x)):
             archive.writestr(name, _bytes(array))
-
-
-@refused("site0.h5: cannot be read")
-def link_to_another_file(path: Path) -> None:
-    """HDF5's links to other files are not followed."""
-    hdf5(path / ".elsewhere", *clients()[0])
-    with h5py.File(path / "site0.h5", "w") as content:
-        content["x"], content["y"] = h5py.ExternalLink(".elsewhere", "x"), clients()[0][1]
 
 
 @refused("y holds values of variable length")

@@ -9,21 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import nan
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, parametrize
-from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import (
     ConcatDataset,
-    DataLoader,
     Dataset,
-    IterableDataset,
     Subset,
     TensorDataset,
     default_collate,
@@ -139,165 +134,6 @@ def classifier() -> Any:
     return net(), F.cross_entropy, *tables(classes)
 
 
-@right(top)
-def log_probabilities() -> Any:
-    """The loss depends on the own class alone: still the largest one."""
-    return nn.Sequential(net(), nn.LogSoftmax(1)), F.nll_loss, *tables(classes)
-
-
-@right(top)
-def probabilities() -> Any:
-    """The loss takes the logarithm."""
-    return nn.Sequential(net(), nn.Softmax(1)), lambda p, y: F.nll_loss(torch.log(p), y), *tables(classes)
-
-
-@right(top)
-def one_against_rest() -> Any:
-    """A sigmoid for each class of one label."""
-    return (net(), lambda out, y: F.binary_cross_entropy_with_logits(out, F.one_hot(y, 3).float()), *tables(classes))
-
-
-@right(top)
-def smoothed_focal() -> Any:
-    """A focal loss of one's own."""
-
-    def loss(out: Tensor, y: Tensor) -> Tensor:
-        p = out.softmax(1).gather(1, y[:, None])
-        return -((1 - p) ** 2 * p.log()).mean()
-
-    return net(), loss, *tables(classes)
-
-
-@right(top)
-def margin() -> Any:
-    """A hinge of scores."""
-    return net(), F.multi_margin_loss, *tables(classes)
-
-
-@right(top)
-def class_weights() -> Any:
-    """A weighted mean, with weights in a module: the loss of 50 test rows at once."""
-    return net(), nn.CrossEntropyLoss(torch.tensor([0.2, 1.0, 3.0]), label_smoothing=0.1), *tables(classes)
-
-
-@right(top)
-def rare_class() -> Any:
-    """A class that no client but one has, and no test row."""
-    sets, test = tables(lambda x: classes(x) % 2)
-    sets[3].tensors[1][:5] = 2
-    return net(), F.cross_entropy, sets, test
-
-
-@right(above(0))
-def one_logit() -> Any:
-    """One output for two classes: threshold 0."""
-    return (
-        net(1),
-        lambda out, y: F.binary_cross_entropy_with_logits(out[:, 0], y.float()),
-        *tables(lambda x: classes(x) % 2),
-    )
-
-
-@right(above(0))
-def one_logit_of_few_positives() -> Any:
-    """The weight of positives moves no threshold; targets are floating, (rows, 1)."""
-    weight = torch.tensor(9.0)
-    loss = nn.BCEWithLogitsLoss(pos_weight=weight)
-    return net(1), loss, *tables(lambda x: (classes(x, 10) == 1).float()[:, None])
-
-
-@right(above(0.5))
-def one_probability() -> Any:
-    """Threshold 1/2."""
-    return (
-        nn.Sequential(net(1), nn.Sigmoid(), nn.Flatten(0)),
-        F.binary_cross_entropy,
-        *tables(lambda x: (classes(x) % 2).float()),
-    )
-
-
-@right(above(0))
-def sign_labels() -> Any:
-    """Labels -1 and 1, whose sign the output has."""
-    return (
-        nn.Sequential(net(1), nn.Flatten(0)),
-        lambda out, y: F.soft_margin_loss(out, y.float()),
-        *tables(lambda x: 2 * (classes(x) % 2) - 1),
-    )
-
-
-@right(top_but(-100))
-def ignored_labels() -> Any:
-    """Rows without a label count neither as right nor as wrong."""
-    return net(), F.cross_entropy, *tables(lambda x: torch.where(x[:, 0] > 0.8, -100, classes(x)))
-
-
-@right(top_but(-1))
-def labels_that_the_loss_leaves_out() -> Any:
-    """A mask of the loss's own."""
-
-    def loss(out: Tensor, y: Tensor) -> Tensor:
-        known = (y >= 0).float()
-        return (F.cross_entropy(out, y.clamp(0), reduction="none") * known).sum() / known.sum().clamp(1)
-
-    return net(), loss, *tables(lambda x: torch.where(x[:, 0] > 0.8, -1, classes(x)))
-
-
-@right(line="accuracies are NaN")
-def distances() -> Any:
-    """Embeddings whose distances the loss takes: more numbers than labels, and no scores."""
-
-    def loss(out: Tensor, y: Tensor) -> Tensor:
-        same = (y[:, None] == y).float()
-        distance = (out[:, None] - out).square().sum(2)
-        return (same * distance + (1 - same) * (1 - distance).clamp(0)).mean()
-
-    return net(4), loss, *tables(classes)
-
-
-@right(line="accuracies are NaN")
-def linear_probability() -> Any:
-    """Least squares of 0 and 1 is no decision at 0."""
-    return (
-        nn.Sequential(net(1), nn.Flatten(0)),
-        lambda out, y: F.mse_loss(out, y.float()),
-        *tables(lambda x: classes(x) % 2),
-    )
-
-
-@right()
-def regression() -> Any:
-    """Floating targets have no accuracy, without a word."""
-    return nn.Sequential(net(1), nn.Flatten(0)), F.mse_loss, *tables(lambda x: x.sum(1))
-
-
-@right()
-def quantiles() -> Any:
-    """Three outputs for one floating target."""
-
-    def loss(out: Tensor, y: Tensor) -> Tensor:
-        error = y[:, None] - out
-        return torch.maximum(error * torch.tensor([0.1, 0.5, 0.9]), -error * torch.tensor([0.9, 0.5, 0.1])).mean()
-
-    return net(), loss, *tables(lambda x: x.sum(1))
-
-
-@right()
-def mean_and_variance() -> Any:
-    """A density of a floating target."""
-    return (net(2), lambda out, y: F.gaussian_nll_loss(out[:, 0], y, out[:, 1].exp()), *tables(lambda x: x.sum(1)))
-
-
-@right()
-def contrast_within_the_batch() -> Any:
-    """The loss of rows depends on how many others there are."""
-
-    def loss(out: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(F.normalize(out, dim=1) @ F.normalize(y, dim=1).T, torch.arange(len(out)))
-
-    return net(6), loss, *tables(lambda x: x + 1)
-
-
 @right()
 def survival() -> Any:
     """Cox's partial likelihood of (time, event): a loss of the batch as a whole."""
@@ -310,54 +146,12 @@ def survival() -> Any:
     return net(1), loss, *tables(lambda x: torch.stack([x.sum(1).exp(), (x[:, 0] > -1).float()], 1))
 
 
-@right(line="accuracies are NaN")
-def counts() -> Any:
-    """Poisson counts are whole numbers and no labels: NaN, and a line."""
-    return (
-        nn.Sequential(net(1), nn.Flatten(0)),
-        lambda out, y: F.poisson_nll_loss(out, y.float()),
-        *tables(lambda x: x[:, 0].abs().mul(3).long()),
-    )
-
-
-def cumulative(out: Tensor, y: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(out, (y[:, None] > torch.arange(2)).float())
-
-
-@right(line="accuracies are NaN")
-def ordered_labels() -> Any:
-    """Two logits, that the label is above 0 and above 1: no scores."""
-    return net(2), cumulative, *tables(classes)
-
-
-@right(lambda out, y: float(((out > 0).sum(1) == y).double().mean()))
-def ordered_labels_with_predict() -> Any:
-    """The same, with `predict`."""
-    return net(2), cumulative, *tables(classes), lambda out: (out > 0).sum(1)
-
-
-@right(line="accuracies are NaN")
-def many_labels() -> Any:
-    """Labels of which several are true: as whole numbers a line, as there is no accuracy."""
-    return (
-        net(4),
-        lambda out, y: F.binary_cross_entropy_with_logits(out, y.float()),
-        *tables(lambda x: (x[:, :4] > 0).long()),
-    )
-
-
 @right(lambda out, y: float(((out > 0) == y).double().mean()))
 def predict_that_changes_outputs() -> Any:
     """`predict` works in place; the loss is of the outputs as they were."""
     module = nn.Sequential(net(1), nn.Flatten(0))
     loss = lambda out, y: F.binary_cross_entropy_with_logits(out, y.float())  # noqa: E731
     return module, loss, *tables(lambda x: classes(x) % 2), lambda out: out.sigmoid_().round_().long()
-
-
-@right(line="accuracies are NaN")
-def one_hot_labels() -> Any:
-    """Whole numbers (rows, classes) are no labels."""
-    return (net(), lambda out, y: F.cross_entropy(out, y.float()), *tables(lambda x: F.one_hot(classes(x), 3)))
 
 
 def pixels(x: Tensor) -> Tensor:
@@ -369,12 +163,6 @@ def pixels(x: Tensor) -> Tensor:
 
 def segmenter() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 18), nn.Unflatten(1, (2, 3, 3)), nn.Conv2d(2, 2, 3, padding=1))
-
-
-@right(line="are not (rows, classes)")
-def segmentation() -> Any:
-    """Scores (rows, classes, height, width): a line, as `predict` would say more."""
-    return segmenter(), nn.CrossEntropyLoss(ignore_index=255), *tables(pixels)
 
 
 @right(top_but(255))
@@ -397,16 +185,6 @@ def two_tasks() -> Any:
     return net(5), loss, *tables(lambda x: torch.stack([classes(x), (x[:, 0] > 0).long()], 1)), both
 
 
-@right()
-def label_and_number() -> Any:
-    """A label and a number a row: floating targets."""
-
-    def loss(out: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(out[:, :3], y[:, 0].long()) + F.mse_loss(out[:, 3], y[:, 1])
-
-    return net(4), loss, *tables(lambda x: torch.stack([classes(x).float(), x.sum(1)], 1))
-
-
 # -- modules -----------------------------------------------------------------------------------------------------------
 @right(top)
 def tied() -> Any:
@@ -426,56 +204,10 @@ def layer_used_twice() -> Any:
     return scored(nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 3)))
 
 
-@right(top)
-def padded_texts() -> Any:
-    """The row of padding stays 0."""
-    return scored(nn.Sequential(nn.EmbeddingBag(12, 8, mode="sum", padding_idx=0), nn.Linear(8, 3)), texts)
-
-
 @right(top, job=("problem.l2=0.01",))
 def sparse_gradients() -> Any:
     """An embedding with sparse gradients, and a regulariser."""
     return scored(nn.Sequential(nn.Embedding(12, 4, sparse=True), nn.Flatten(), nn.Linear(20, 3)), texts)
-
-
-@right(top)
-def complex_buffer() -> Any:
-    """A rotary embedding keeps its imaginary part."""
-    angle = torch.tensor([1.0, 0.5, 0.25, 0.125])
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        turned = torch.view_as_complex(m.first(x).view(-1, 4, 2)) * m.rotation
-        return m.last(torch.relu(torch.view_as_real(turned).flatten(1)))  # type: ignore[no-any-return]
-
-    module = Applied(forward, first=nn.Linear(6, 8), last=nn.Linear(8, 3), rotation=torch.polar(torch.ones(4), angle))
-    return scored(module)
-
-
-@right(top)
-def double_buffer() -> Any:
-    """Constants of float64 keep their digits: 1e8 + 1 less 1e8 is 1."""
-    module = Applied(lambda m, x: m.net(x * (m.large - 1e8).float()), net=net(), large=torch.tensor(1e8 + 1).double())
-    return scored(module)
-
-
-@right(top)
-def quantised_base() -> Any:
-    """Whole numbers in a frozen base, with a scale."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        return m.last(torch.tanh(x @ (m.base.float() * m.scale)))  # type: ignore[no-any-return]
-
-    base = (20 * draw(6, 8, seed=3)).clamp(-127, 127).to(torch.int8)
-    return scored(Applied(forward, base=base, scale=torch.tensor(0.05), last=nn.Linear(8, 3)))
-
-
-@right(top)
-def buffer_outside_state_dict() -> Any:
-    """A buffer that is not persistent is in no export, and loads strictly."""
-    module = net()
-    module.register_buffer("mean", torch.ones(6), persistent=False)
-    module.register_forward_pre_hook(lambda m, args: (args[0] - m.mean,))
-    return scored(module)
 
 
 @right(top)
@@ -509,31 +241,6 @@ def frozen_batch_norm() -> Any:
     return scored(module)
 
 
-@right(top)
-def other_norms() -> Any:
-    """Group, layer and instance norms, one with running statistics."""
-    return scored(
-        nn.Sequential(
-            nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(),
-            nn.InstanceNorm1d(4, affine=True, track_running_stats=True), nn.Flatten(), nn.LayerNorm(16),
-            nn.Linear(16, 3),
-        ),
-    )  # fmt: skip
-
-
-@right(top, random=True)
-def dropout() -> Any:
-    """Draws of training belong to (seed, client, round)."""
-    return scored(nn.Sequential(net(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3)))
-
-
-@right(top, draws=True)
-def dropout_always() -> Any:
-    """`F.dropout(x, 0.5)` draws in evaluation, too."""
-    module = Applied(lambda m, x: m.net(F.dropout(x, 0.5)), net=net())
-    return scored(module)
-
-
 @right(draws=True)
 def autoencoder() -> Any:
     """A variational one draws in evaluation: the same bits twice and in a replay."""
@@ -550,30 +257,6 @@ def autoencoder() -> Any:
     return Applied(forward, encode=nn.Linear(6, 8), decode=nn.Linear(4, 6)), loss, *tables(lambda x: x)
 
 
-def adapted(dtype: torch.dtype) -> Any:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        return m.head((m.base(x.to(dtype)) + m.up(m.down(x)).to(dtype)).relu().float())  # type: ignore[no-any-return]
-
-    base = nn.Linear(6, 16).to(dtype).requires_grad_(False)
-    module = Applied(
-        forward, base=base, down=nn.Linear(6, 2, bias=False), up=nn.Linear(2, 16, bias=False), head=nn.Linear(16, 3)
-    )
-    nn.init.zeros_(module.up.weight)
-    return scored(module)
-
-
-@right(top)
-def low_rank_adapter() -> Any:
-    """A frozen base with trained adapters; the export has both."""
-    return adapted(torch.float32)
-
-
-@right(top)
-def low_rank_adapter_of_bfloat16() -> Any:
-    """A frozen base of another type."""
-    return adapted(torch.bfloat16)
-
-
 @right(top)
 def weight_norm() -> Any:
     """Weights computed from parameters: the export has the parameters."""
@@ -583,44 +266,11 @@ def weight_norm() -> Any:
 
 
 @right(top)
-def parametrised() -> Any:
-    """A symmetric matrix, by a parametrisation of one's own."""
-
-    class Symmetric(nn.Module):
-        def forward(self, w: Tensor) -> Tensor:
-            return w.triu() + w.triu(1).T
-
-    module = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
-    parametrize.register_parametrization(module[0], "weight", Symmetric())
-    return scored(module)
-
-
-@right(top)
-def orthogonal() -> Any:
-    """An orthogonal matrix, by torch's parametrisation."""
-    module = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
-    parametrizations.orthogonal(module[0])
-    return scored(module)
-
-
-@right(top)
 def lazy_after_a_pass() -> Any:
     """Lazy layers whose shapes a first pass has found."""
     module = nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(3))
     module(torch.zeros(1, 6))
     return scored(module)
-
-
-class Signs(torch.autograd.Function):
-    """Signs whose gradient is the identity's."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.sign()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        return grad
 
 
 @right(top, options={"full": True, "trust": True})
@@ -642,29 +292,6 @@ def entries_of_all_kinds() -> Any:
 
 
 @right(top)
-def norm_without_statistics() -> Any:
-    """A norm that takes the statistics of the rows at hand, also in evaluation."""
-    module = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16, track_running_stats=False), nn.Linear(16, 3))
-    return scored(module)
-
-
-@right(top)
-def images_of_other_sizes() -> Any:
-    """Each client has images of a size of its own."""
-    module = nn.Sequential(nn.Conv2d(1, 8, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
-    sets, test = tables(classes, lambda x: x.view(-1, 1, 2, 3))
-    sets[1] = TensorDataset(sets[1].tensors[0].repeat(1, 1, 2, 1), sets[1].tensors[1])
-    return module, F.cross_entropy, sets, test
-
-
-@right(top)
-def own_gradient() -> Any:
-    """A straight-through estimator."""
-    module = Applied(lambda m, x: m.last(Signs.apply(m.first(x))), first=nn.Linear(6, 16), last=nn.Linear(16, 3))
-    return scored(module)
-
-
-@right(top)
 def recurrent() -> Any:
     """GRU and LSTM, whose weights share one block of memory elsewhere."""
 
@@ -676,20 +303,6 @@ def recurrent() -> Any:
             forward, gru=nn.GRU(1, 4, batch_first=True), lstm=nn.LSTM(4, 4, 2, batch_first=True), last=nn.Linear(4, 3)
         )
     )
-
-
-@right(top_but(-100), random=True)
-def transformer_tags() -> Any:
-    """A label a position, of a causal transformer; padding is ignored."""
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        return m.last(m.layers(m.embed(x), mask=mask, is_causal=True)).transpose(1, 2)  # type: ignore[no-any-return]
-
-    module = Applied(forward, embed=nn.Embedding(12, 8), layers=nn.TransformerEncoder(layer, 2), last=nn.Linear(8, 3))
-    tags = lambda x: torch.where(texts(x) > 0, texts(x) % 3, -100)  # noqa: E731
-    return module, F.cross_entropy, *tables(tags, texts), lambda out: out.argmax(1)
 
 
 @right(top)
@@ -747,18 +360,6 @@ def recomputed() -> Any:
 
 
 @right(top)
-def experts() -> Any:
-    """Each row goes to one expert; some have none in a batch."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        weight, k = m.gate(x).softmax(1).max(1)
-        every = torch.stack([expert(x) for expert in m.experts], 1)
-        return weight[:, None] * every[torch.arange(len(x)), k]
-
-    return scored(Applied(forward, gate=nn.Linear(6, 4), experts=nn.ModuleList(nn.Linear(6, 3) for _ in range(4))))
-
-
-@right(top)
 def weights_from_a_network() -> Any:
     """A hypernetwork, with `functional_call`."""
 
@@ -770,35 +371,10 @@ def weights_from_a_network() -> Any:
 
 
 @right(top)
-def inputs_changed_in_place() -> Any:
-    """The module changes its batch; the client's rows stay what they are."""
-    return scored(Applied(lambda m, x: m.net(x.mul_(2)), net=net()))
-
-
-@right(top)
-def kept_mask() -> Any:
-    """A mask for the shape of the rows is kept as an attribute."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        if getattr(m, "mask", None) is None:
-            m.mask = torch.arange(x.shape[1]) % 2
-        return m.net(x * m.mask)  # type: ignore[no-any-return]
-
-    return scored(Applied(forward, net=net()))
-
-
-@right(top)
 def loss_with_the_module() -> Any:
     """The loss has a term of the module's weights."""
     module = net()
     return module, lambda out, y: F.cross_entropy(out, y) + 0.01 * module[0].weight.square().sum(), *tables(classes)
-
-
-@right(top, job=("problem.dtype=float64",))
-def float64() -> Any:
-    """A job of float64."""
-    sets, test = tables(classes, lambda x: x.double())
-    return net().double(), F.cross_entropy, sets, test
 
 
 @right(top)
@@ -807,16 +383,6 @@ def pixels_as_bytes() -> Any:
     module = Applied(lambda m, x: m.net(x.float() / 255), net=net())
     byte = lambda x: x.abs().mul(80).clamp(0, 255).to(torch.uint8)  # noqa: E731
     return module, F.cross_entropy, *tables(lambda x: classes(x).to(torch.uint8), byte)
-
-
-@right(above(0))
-def true_and_false() -> Any:
-    """Targets of bool."""
-    return (
-        nn.Sequential(net(1), nn.Flatten(0)),
-        lambda out, y: F.binary_cross_entropy_with_logits(out, y.float()),
-        *tables(lambda x: classes(x) == 1),
-    )
 
 
 @right(top)
@@ -834,27 +400,6 @@ def arrays_and_numbers() -> Any:
     return net(), F.cross_entropy, rows[:-1], rows[-1]
 
 
-class Noisy(Dataset):  # type: ignore[type-arg]
-    """Rows with noise that is drawn at each access."""
-
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, k: int) -> Any:
-        x, y = self.rows[k]
-        return x + 0.1 * torch.randn(x.shape) + 0.1 * np.random.standard_normal(), y
-
-
-@right(top, random=True)
-def augmented() -> Any:
-    """Rows are drawn anew in each contact, with the same bits on any ranks; test rows are not."""
-    sets, test = tables(classes)
-    return net(), F.cross_entropy, [*map(Noisy, sets)], test
-
-
 @right(top, job=("problem.torch.buffers=local",))
 def own_statistics() -> Any:
     """Statistics that each client keeps: evaluations take those of the test rows."""
@@ -869,19 +414,6 @@ def part_in_evaluation() -> Any:
     return module, *rest
 
 
-@right(top)
-def rows_of_dicts() -> Any:
-    """Inputs with names."""
-    sets, test = tables(classes)
-    named = [[({"a": x[:2], "b": x[2:]}, y) for x, y in part] for part in (*sets, test)]
-    return (
-        Applied(lambda m, x: m.net(torch.cat([x["a"], x["b"]], 1)), net=net()),
-        F.cross_entropy,
-        named[:-1],
-        named[-1],
-    )
-
-
 @right(line="accuracies are NaN")
 def batches_of_dicts() -> Any:
     """A batch is input and target at once, as in libraries of language models; a loss of names."""
@@ -889,24 +421,6 @@ def batches_of_dicts() -> Any:
     named = [[{"x": x, "label": y} for x, y in part] for part in (*sets, test)]
     module = Applied(lambda m, batch: m.net(batch["x"]), net=net())
     return module, lambda out, batch: F.cross_entropy(out, batch["label"]), named[:-1], named[-1]
-
-
-@right(top)
-def texts_of_unlike_lengths() -> Any:
-    """A collate function pads them, and the module packs them."""
-
-    def collate(rows: Any) -> Any:
-        tokens, labels = zip(*rows)
-        return {"x": pad_sequence(tokens, True), "lengths": torch.tensor([*map(len, tokens)])}, torch.stack(labels)
-
-    def forward(m: Any, batch: Any) -> Tensor:
-        packed = pack_padded_sequence(m.embed(batch["x"]), batch["lengths"], True, enforce_sorted=False)
-        return m.last(m.lstm(packed)[1][0][-1])  # type: ignore[no-any-return]
-
-    module = Applied(forward, embed=nn.Embedding(12, 4), lstm=nn.LSTM(4, 8, batch_first=True), last=nn.Linear(8, 3))
-    sets, test = tables(classes, texts)
-    cut = [[(x[x > 0], y) for x, y in part] for part in (*sets, test)]
-    return module, F.cross_entropy, cut[:-1], cut[-1], None, collate
 
 
 def inputs_in_pairs_of(rows: Any) -> Any:
@@ -950,66 +464,7 @@ def graphs() -> Any:
     return module, F.cross_entropy, every[:-1], every[-1], None, collate
 
 
-@right(top)
-def own_test_rows() -> Any:
-    """One client has none; those of all together are the test rows."""
-    sets, test = tables(classes)
-    return (
-        net(),
-        F.cross_entropy,
-        sets,
-        [Subset(test, range(9)), None, Subset(test, range(9, 30)), Subset(test, range(30, 50))],
-    )
-
-
 # -- jobs that are refused ---------------------------------------------------------------------------------------------
-@refused("a forward pass changes steps")
-def counts_in_a_buffer() -> Any:
-    """A module that counts its steps is of the rank, not of a client."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        m.steps += 1
-        return m.net(x) * (1 + 0.5 * (m.steps > 20))  # type: ignore[no-any-return]
-
-    return scored(Applied(forward, net=net(), steps=torch.tensor(0)))
-
-
-@refused("a forward pass changes steps")
-def counts_in_an_attribute() -> Any:
-    """So is one that counts in an attribute."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        m.steps = getattr(m, "steps", 0) + 1
-        return m.net(x)  # type: ignore[no-any-return]
-
-    return scored(Applied(forward, net=net()))
-
-
-@refused("changes teacher.0.weight")
-def moving_average() -> Any:
-    """A teacher that follows in `forward`."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            for mean, p in zip(m.teacher.parameters(), m.net.parameters()):
-                mean.lerp_(p + 1, 0.1)
-        return m.net(x)  # type: ignore[no-any-return]
-
-    return scored(Applied(forward, net=net(), teacher=net().requires_grad_(False)))
-
-
-@refused("changes 0.parametrizations.weight.0._u")
-def spectral_norm() -> Any:
-    """Power iterations go on from one pass to the next."""
-    module = net()
-    parametrizations.spectral_norm(module[0])
-    return scored(module)
-
-
-@refused("shape and values of 0.weight are not known yet")
-def lazy() -> Any:
-    """Shapes that no pass has found."""
-    return scored(nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(3)))
 
 
 @refused("torch.compile")
@@ -1029,172 +484,12 @@ def compiled_function() -> Any:
     return scored(Applied(lambda m, x: m.last(bounded(m.first(x))), first=nn.Linear(6, 16), last=nn.Linear(16, 3)))
 
 
-@refused("the module returns tuple of 2")
-def several_outputs() -> Any:
-    """A tuple: one tensor is wanted."""
-    return scored(Applied(lambda m, x: (m.net(x), x), net=net()))
-
-
-@refused("the module returns dict")
-def named_outputs() -> Any:
-    """A dict."""
-    module = Applied(lambda m, x: {"logits": m.net(x)}, net=net())
-    return module, lambda out, y: F.cross_entropy(out["logits"], y), *tables(classes)
-
-
-@refused("client 2 has no rows")
-def no_rows() -> Any:
-    """A client without rows."""
-    sets, test = tables(classes)
-    sets[2] = Subset(sets[2], [])
-    return net(), F.cross_entropy, sets, test
-
-
-@refused("drop_last")
-def last_batch_of_one_row() -> Any:
-    """Batch norm with 33 rows in batches of 16."""
-    sets, test = tables(classes)
-    sets[2] = Subset(sets[2], range(33))
-    module = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
-    return module, F.cross_entropy, sets, test
-
-
-@refused("no parameter of the module needs a gradient")
-def nothing_to_train() -> Any:
-    """All parameters are frozen."""
-    return scored(net().requires_grad_(False))
-
-
-@refused("the loss is the sum over the rows")
-def summed_loss() -> Any:
-    """A sum over the rows."""
-    return net(), nn.CrossEntropyLoss(reduction="sum"), *tables(classes)
-
-
-@refused("the shape of the loss is [2]")
-def loss_of_each_row() -> Any:
-    """No reduction."""
-    return net(), nn.CrossEntropyLoss(reduction="none"), *tables(classes)
-
-
-@refused("problem.dtype=float32")
-def other_type() -> Any:
-    """A module of float64 in a job of float32."""
-    return scored(net().double(), lambda x: x.double())
-
-
-@refused("problem.dtype=float32")
-def complex_parameters() -> Any:
-    """Trained parameters that are complex."""
-    weight = nn.Parameter(torch.randn(6, 3, dtype=torch.complex64))
-    return Applied(lambda m, x: (x + 0j) @ m.weight, weight=weight), lambda out, y: out.abs().mean(), *tables(classes)
-
-
-@refused("Python's")
-def draws_of_python() -> Any:
-    """Draws from a generator that no seed of the run sets."""
-    import random
-
-    module = Applied(lambda m, x: m.net(x + random.random()), net=net())
-    return scored(module)
-
-
-@refused("changes generator")
-def draws_of_its_own() -> Any:
-    """Draws from a generator of the module's own."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        return m.net(x + torch.randn(x.shape, generator=m.generator))  # type: ignore[no-any-return]
-
-    return scored(Applied(forward, net=net(), generator=torch.Generator().manual_seed(1)))
-
-
-@refused("1 has no momentum")
-def cumulative_batch_norm() -> Any:
-    """A mean over all batches counts those of all clients of a rank."""
-    module = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16, momentum=None), nn.Linear(16, 3))
-    return scored(module)
-
-
 @refused("share their memory")
 def tied_by_memory() -> Any:
     """Two parameters with one memory."""
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     module[1].weight.data = module[0].weight.data
     return scored(module)
-
-
-_MODULE = net()
-
-
-@refused("a new module at each call")
-def one_module_for_all_calls() -> Any:
-    """A module that is made once."""
-    return scored(_MODULE)
-
-
-@refused("out of bounds")
-def label_too_large() -> Any:
-    """One label of one client."""
-    sets, test = tables(classes)
-    sets[3].tensors[1][20] = 3
-    return net(), F.cross_entropy, sets, test
-
-
-@refused("among the inputs of client 1 is nan")
-def not_a_number() -> Any:
-    """One feature of one client."""
-    sets, test = tables(classes)
-    sets[1].tensors[0][3, 2] = nan
-    return net(), F.cross_entropy, sets, test
-
-
-@refused("outputs [2, 1] and targets [2]")
-def broadcast_targets() -> Any:
-    """Outputs (rows, 1) and targets (rows,) would make (rows, rows)."""
-    return net(1), F.mse_loss, *tables(lambda x: x.sum(1))
-
-
-class Stream(IterableDataset):  # type: ignore[type-arg]
-    def __iter__(self) -> Any:
-        return iter(tables(classes)[1])
-
-
-@refused("expected one with len() and [k]")
-def stream_of_rows() -> Any:
-    """Rows without numbers."""
-    return net(), F.cross_entropy, [Stream(), Stream()]
-
-
-@refused("expected one with len() and [k]")
-def loader_of_batches() -> Any:
-    """Loaders in place of data sets."""
-    sets, test = tables(classes)
-    return net(), F.cross_entropy, [DataLoader(part, 16) for part in sets], test
-
-
-@refused("accuracy", "stop.accuracy=0.9")
-def end_at_no_accuracy() -> Any:
-    """An end at an accuracy that outputs do not have."""
-    return nn.Sequential(net(1), nn.Flatten(0)), F.mse_loss, *tables(lambda x: x.sum(1))
-
-
-@refused("no test accuracy", "stop.accuracy=0.9")
-def end_without_test_rows() -> Any:
-    """An end at an accuracy of no rows."""
-    return net(), F.cross_entropy, tables(classes)[0]
-
-
-@refused("changes calls")
-def annealed_loss() -> Any:
-    """A weight that grows with each call, in a closure."""
-    calls = [0]
-
-    def loss(out: Tensor, y: Tensor) -> Tensor:
-        calls[0] += 1
-        return F.cross_entropy(out, y) * min(1, 0.1 + calls[0] / 100)
-
-    return net(), loss, *tables(classes)
 
 
 _CALLS = [0]
@@ -1298,12 +593,6 @@ def embedding_with_a_maximum() -> Any:
     """`max_norm` changes weights in a forward pass."""
     module = nn.Sequential(nn.Embedding(12, 4, max_norm=0.5), nn.Flatten(), nn.Linear(20, 3))
     return scored(module, texts)
-
-
-@refused("problem.dtype=float32")
-def targets_of_float64() -> Any:
-    """Floating targets as NumPy has them."""
-    return nn.Sequential(net(1), nn.Flatten(0)), F.mse_loss, *tables(lambda x: x.sum(1).double())
 
 
 @refused("no others are trained")
