@@ -24,16 +24,28 @@ from mpifl.server.checkpointer import Checkpointer
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
-from tests.server.test_resume import EVERY, changed, kept, moved, mpifl, run  # noqa: F401 - a fixture
+from tests.server.test_resume import EVERY, changed, keep, kept, moved, mpifl, run  # noqa: F401 - a fixture
 from tests.tiers import parameters
 
 CASE = {**CASES["area-before"], "checkpoint": {"updates": EVERY}}
 
 
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete run, and what a kill after each of its checkpoints would leave."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        keep(folder, patch)
+        run(folder, "whole", CASE)
+    return folder
+
+
 @pytest.fixture
-def interrupted(tmp_path: Path, kept: list[Path]) -> tuple[Path, Path]:  # noqa: F811
+def interrupted(recorded: Path, tmp_path: Path, kept: list[Path]) -> tuple[Path, Path]:  # noqa: F811
     """The file of a complete run, and that of a run that was killed with two checkpoints."""
-    return run(tmp_path, "whole", CASE), kept[2]
+    shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
+    kept += [tmp_path / f"kept-{k}/whole.h5" for k in range(len(list(tmp_path.glob("kept-*"))))]
+    return tmp_path / "whole.h5", kept[2]
 
 
 def truncate(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import isnan, nan, sqrt
+from math import isnan, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,23 +84,11 @@ class Fake:
         return self.rows
 
 
-def test_the_global_model_alone() -> None:
-    fake = Fake()
-    assert fake.look(None) == [{"train_loss": 2.0, "test_loss": 3.0, "test_accuracy": 0.5}] and not fake.asked
-
-
 def test_a_penalty_belongs_to_the_training_loss() -> None:
     (row,) = Fake().look(None, x=3.0, penalty=lambda x: 0.5 * float(np.abs(x).sum()))
     assert row == {"train_loss": 5.0, "test_loss": 3.0, "test_accuracy": 0.5}
     (row,) = Fake().look(None, penalty=lambda x: np.inf)
     assert row["train_loss"] == np.inf
-
-
-def test_the_gradient_is_measured_where_it_is_asked_for() -> None:
-    (row,) = Fake().look(None, x=3.0, gradient=True)
-    assert row["gradient_norm"] == pytest.approx(12 * sqrt(2)) and "gradient_mapping" not in row
-    (row,) = Fake().look(None, x=3.0, gradient=True, mapping=lambda x, gradient: gradient - x)
-    assert row["gradient_mapping"] == pytest.approx(sqrt(9**2 + 15**2))
 
 
 def test_the_training_loss_at_every_third_evaluation() -> None:
@@ -138,31 +126,12 @@ def test_a_client_not_heard_from_counts_with_the_first_model() -> None:
     assert row["personal_accuracy_mean"] == pytest.approx(0.4) and row["personal_accuracy_q75"] == pytest.approx(0.5)
 
 
-def test_the_best_mean_so_far() -> None:
-    rows = Fake().look(*(np.array([a, a, a, nan]) for a in (0.25, 0.75, 0.5, 0.875, 0.0)), first=FIRST)
-    assert [row["personal_accuracy_mean"] for row in rows] == [0.25, 0.75, 0.5, 0.875, 0.0]
-    assert [row["personal_accuracy_best"] for row in rows] == [0.25, 0.75, 0.75, 0.875, 0.875]
-
-
 def test_a_client_without_test_rows_does_not_count() -> None:
     """It has no accuracy, not even under the first model; if no client has test rows, there is no metric."""
     (row,) = Fake().look(np.array([1.0, 1.0, 1.0, nan]), first=FIRST)
     assert row["personal_accuracy_mean"] == row["personal_accuracy_q25"] == 1.0
     rows = Fake().look(NEW, np.array([0.5, nan, nan, nan]), first=np.full(4, nan))
     assert "personal_accuracy_mean" not in rows[0] and rows[1]["personal_accuracy_mean"] == 0.5
-
-
-def test_accuracies_by_client() -> None:
-    """0.2, 0.4, 0.6, and a client without test rows; the worst tenth of three clients is one of them."""
-    fake = Fake()
-    rows = fake.look(None, np.array([nan, 0.5, 0.5, nan]), clients=True, first=FIRST, earlier=7)
-    summary = {"mean": 0.4, "q25": 0.3, "median": 0.4, "q75": 0.5, "worst": 0.2, "variance": 0.08 / 3}
-    for row in rows:
-        found = {name.removeprefix("client_accuracy_"): v for name, v in row.items() if name.startswith("client_")}
-        assert found == pytest.approx(summary)
-    assert [row[:3] for row in fake.clients] == [(k, i, FIRST[i]) for k in (7, 8) for i in range(3)]
-    personal = [row.personal_accuracy for row in fake.clients]
-    assert np.isnan(personal[:3]).all() and personal[3:] == [0.2, 0.5, 0.5]
 
 
 # -- from the clients to the run file ----------------------------------------------------------------------------------

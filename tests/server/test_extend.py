@@ -9,15 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
-import yaml
 
 import mpifl
 from mpifl.cli import main
 from tests.faults.spy import replayed
-from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
+from tests.mpi.cases import AREA, CASES, SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import consumed, differing
 from tests.tiers import parameters
@@ -66,22 +64,6 @@ def test_a_run_without_a_checkpoint_is_computed_again_from_its_start(tmp_path: P
     assert command("run", file, f"output={whole}", "stop={updates: 50}") == 0
     assert not differing(path, whole)
     assert path.with_name("area.h5.before").read_bytes() == before
-
-
-@pytest.mark.damaged
-def test_a_file_that_claims_more_clients_than_its_run_had_is_not_computed_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The job of a run file is data: its sizes are those of the run that the file holds."""
-    path = tmp_path / "area.h5"
-    assert command("run", write(tmp_path, "area", job(AREA)), f"output={path}", "stop={updates: 20}") == 0
-    with h5py.File(path, "r+", libver="latest") as file:
-        claimed = yaml.safe_load(file.attrs["config"])
-        claimed["problem"]["clients"] = 10**9
-        file.attrs["config"] = yaml.safe_dump(claimed)
-    capsys.readouterr()
-    assert command("resume", path, "stop.updates=50") == 2
-    assert "problem.clients is 1000000000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -163,12 +145,12 @@ def test_a_run_that_has_reached_its_accuracy_goes_on_without_it(tmp_path: Path) 
 
 def test_checkpoints_by_wall_time(tmp_path: Path) -> None:
     """By default every ten minutes; none in a short run. They are at least `wall` apart."""
-    task: dict[str, Any] = {**job(AREA, clock=REAL), "name": "wall", "stop": {"time": 1.5}}
+    task: dict[str, Any] = {**job(AREA, clock=REAL), "name": "wall", "stop": {"time": 0.7}}
     begin = time.perf_counter()
-    run = mpifl.run({**task, "checkpoint": {"wall": 0.2}}, output=tmp_path / "wall.h5")
+    run = mpifl.run({**task, "checkpoint": {"wall": 0.1}}, output=tmp_path / "wall.h5")
     seconds = time.perf_counter() - begin
     saved = run.events[run.events.kind == "checkpoint"]
-    assert 1 <= len(saved) <= seconds / 0.2
+    assert 1 <= len(saved) <= seconds / 0.1
     assert "checkpoint" not in set(mpifl.run(task, output=tmp_path / "default.h5").events.kind)
 
 
@@ -225,14 +207,3 @@ def test_a_failed_run_is_not_in_the_way_of_the_mended_job(tmp_path: Path, caplog
     assert f"the file is kept as {kept.name}" in caplog.text
     with pytest.raises(mpifl.ConfigError, match="output="):  # a completed run is
         mpifl.run(job(wrong, SMALL, name="area", output=str(path)))
-
-
-def test_a_run_with_a_torch_model_is_extended(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    model = {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}}
-    task = job({"name": "fedavg", "cohort": 3, "local_steps": 2}, model, checkpoint={"end": True})
-    path, whole = tmp_path / "torch.h5", tmp_path / "whole.h5"
-    mpifl.run({**task, "name": "torch", "stop": {"updates": 9}}, output=path)
-    resumed(path, "stop.updates=18")
-    mpifl.run({**task, "name": "torch", "stop": {"updates": 18}}, output=whole)
-    assert not differing(path, whole, but=("events",))

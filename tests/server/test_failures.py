@@ -14,7 +14,6 @@ from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
@@ -185,17 +184,6 @@ def test_a_whole_round_is_lost() -> None:
     run = Run(build("feddr-cohort=2"), {0: members})
     assert {(i.client, i.updates, i.version) for i in run.rows.incidents} == {(i, 0, 0) for i in members}
     assert not {row[1] for row in run.rows.updates} & {*members} and run.rows.updates[0][2] == 0
-
-
-@pytest.mark.parametrize("variant", ["plain", "pipelined", "pipelined-memory"])
-@pytest.mark.parametrize("at", range(10))
-def test_phases(variant: str, at: int) -> None:
-    """FedDANE loses two of three members at every point of the two phases of a round."""
-    algorithm = FedDANE(step_size=0.02, cohort=3, mu=0.1, local_steps=2, variant=variant)
-    cohort = algorithm.participation(Clients(np.ones(N, int), seed=3), 0)
-    assert cohort
-    run = Run(algorithm, {at: cohort.sample(0)[1:]})
-    assert len(run.rows.updates) == UPDATES and np.isfinite(run.server.x).all()
 
 
 def test_everybody_is_lost() -> None:

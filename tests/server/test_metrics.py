@@ -25,18 +25,6 @@ SCORES = np.array(
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("balanced_accuracy", (1 / 3 + 1 / 2 + 1) / 3),  # of each class's rows, those that are classified rightly
-        ("macro_f1", (2 / 5 + 2 / 4 + 2 / 3) / 3),  # 2 TP / (2 TP + FP + FN): TP 1 each; FP 1 each; FN 2, 1, 0
-        ("auroc", (6.5 / 9 + 6 / 8 + 4.5 / 5) / 3),  # pairs in the right order, of those that there are
-    ],
-)
-def test_by_hand(name: str, value: float) -> None:
-    assert METRICS[name](LABELS, SCORES) == pytest.approx(value, rel=1e-14)
-
-
 @pytest.mark.parametrize("classes", [2, 5])
 def test_as_scikit_learn_has_them(classes: int) -> None:
     from sklearn import metrics

@@ -182,17 +182,6 @@ def test_a_message_sent_meanwhile_gets_no_extra_time(monkeypatch: pytest.MonkeyP
     abandoned_after(scene, 4)
 
 
-def test_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every 3.25 s the server polls in the last 0.25 s: more than 4 s have passed after 17 times."""
-    scene = one_silent(monkeypatch)
-    for _ in range(17):
-        scene.be_busy(3)
-        assert not scene.transport.abandoned
-        scene.wait(0.25)
-    scene.be_busy(3)  # the next poll
-    assert scene.transport.abandoned == [1]
-
-
 @pytest.mark.parametrize("clock", [RealClock, VirtualClock])
 def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
     """The first evaluation takes 40 s while the first messages are in flight.
@@ -207,11 +196,3 @@ def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
     with pytest.raises(RunFailed, match="all clients are lost; the last, client 4: gave no answer for 4 s"):
         scene.loop.run()
     assert 144 < scene.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * clocks_module.POLL_INTERVAL
-
-
-def test_without_patience_the_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading no clock keeps an event cheap."""
-    scene = started(monkeypatch, Faults())
-    before = scene.calls
-    scene.wait(10)
-    assert scene.calls == before and not scene.transport.abandoned

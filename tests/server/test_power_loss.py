@@ -15,7 +15,7 @@ import pytest
 from mpifl import open_run
 from mpifl.runfile.checkpoint_folder import folder_of
 from tests.mpi.files import differing
-from tests.server.test_damaged import damage, interrupted, refused, touched
+from tests.server.test_damaged import damage, interrupted, recorded, refused, touched
 from tests.server.test_resume import kept, moved, mpifl
 from tests.tiers import parameters
 
@@ -88,28 +88,6 @@ def test_an_earlier_damaged_file_is_kept_too(
     assert not differing(whole, path, but=("events",))
     for name, text in (("whole.h5.damaged", "whole.h5.damaged"), ("whole.h5.damaged1", "whole.h5")):
         assert path.with_name(name).read_text() == text
-
-
-@pytest.mark.damaged
-@pytest.mark.long
-def test_with_damaged_checkpoints(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """The checkpoint before is taken; where there is none, one line says what is wrong and nothing is changed."""
-    whole, path = interrupted
-    os.truncate(path, 5000)
-    os.utime(path, (1e9, 1e9))
-    copy = moved(path, path.parent / "copy")
-    damage(path, 3, "a part is gone")
-    capsys.readouterr()
-    assert mpifl("resume", path) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all(line.endswith(": resuming from checkpoint 2") for line in lines)
-    assert not differing(whole, path, but=("events",))
-    for number in (2, 3):
-        damage(copy, number, "a part is gone")
-    wanted = "expected a run file that can be read, or a complete checkpoint"
-    refused(copy, capsys, "resume=", wanted, "checkpoint 3 is damaged")
-    shutil.rmtree(folder_of(copy))
-    refused(copy, capsys, "resume=", wanted)
 
 
 @pytest.mark.damaged

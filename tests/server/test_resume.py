@@ -89,8 +89,7 @@ def changed(file: Path, to: Path, **attrs: object) -> Path:
     return path
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def keep(folder: Path, patch: pytest.MonkeyPatch) -> list[Path]:
     """Completes every checkpoint at once, and copies the run's file and folder as a kill at that moment would leave
     them."""
     found: list[Path] = []
@@ -100,10 +99,16 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         cut(self, time)
         self.finish(time)
         assert not self.busy and self.complete == self._number
-        found.append(moved(self._writer.path, tmp_path / f"kept-{len(found)}"))
+        found.append(moved(self._writer.path, folder / f"kept-{len(found)}"))
 
-    monkeypatch.setattr(Checkpointer, "begin", copied)
+    patch.setattr(Checkpointer, "begin", copied)
     return found
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The copies of the test's runs."""
+    return keep(tmp_path, monkeypatch)
 
 
 # In the short tier each kind of checkpoint once: triggers and replies, rounds and phases, large vectors, personal
@@ -135,16 +140,6 @@ def test_every_kind_of_run(name: str, tmp_path: Path, kept: list[Path]) -> None:
         with open_run(second) as file:
             assert file.events.kind.tolist().count("resumed") == 2 and file.status == "completed"
             assert file.clients.updates.sum() == len(file.updates)
-
-
-@pytest.mark.long
-def test_every_checkpoint_of_a_run(tmp_path: Path, kept: list[Path]) -> None:
-    case = {**CASES["area-deferred"], "checkpoint": {"updates": 1}, "stop": {"updates": 12}}
-    whole = run(tmp_path, "whole", case)
-    for path in list(kept):
-        assert mpifl("resume", path) == 0
-        assert not differing(whole, path, but=("events",))
-    assert len(kept) == 11 + 10 * 11 // 2
 
 
 def test_personal_accuracy_is_not_compared_with_the_target(tmp_path: Path, kept: list[Path]) -> None:

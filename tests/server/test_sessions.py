@@ -16,7 +16,7 @@ from mpifl.runfile import RunWriter
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.server.session import Session
 from tests.mpi.files import differing
-from tests.server.test_damaged import interrupted, refused
+from tests.server.test_damaged import interrupted, recorded, refused
 from tests.server.test_resume import changed, kept, moved, mpifl
 from tests.tiers import long
 
