@@ -43,7 +43,7 @@ def fallen_back(folder: Path, name: str) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [29, long(1)])  # bytes between two that are changed
+@pytest.mark.parametrize("step", [97, long(1)])  # bytes between two that are changed
 @pytest.mark.parametrize("name", FILES)
 def test_every_changed_byte_is_noticed(folder: Path, name: str, step: int) -> None:
     whole = (folder / name).read_bytes()
@@ -52,7 +52,7 @@ def test_every_changed_byte_is_noticed(folder: Path, name: str, step: int) -> No
             (folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :])
             with pytest.raises(Unusable, match=name):
                 Checkpoint(folder, 2).check()
-        if place % 1450 == 0:
+        if place % 1450 < step:
             fallen_back(folder, name)
     (folder / name).write_bytes(whole)
     checkpoint, passed = newest(folder, "run")
@@ -61,7 +61,7 @@ def test_every_changed_byte_is_noticed(folder: Path, name: str, step: int) -> No
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [29, long(1)])
+@pytest.mark.parametrize("step", [97, long(1)])
 @pytest.mark.parametrize("name", FILES)
 def test_every_length_is_noticed(folder: Path, name: str, step: int) -> None:
     whole = (folder / name).read_bytes()
@@ -69,7 +69,7 @@ def test_every_length_is_noticed(folder: Path, name: str, step: int) -> None:
         (folder / name).write_bytes(whole[:length])
         with pytest.raises(Unusable, match=f"is damaged: {name}"):
             Checkpoint(folder, 2).check()
-        if length % 1450 == 0:
+        if length % 1450 < step:
             assert "is damaged" in fallen_back(folder, name)
         if name.endswith("rank0"):
             with pytest.raises(ConfigError, match=r"^checkpoint=.*rank0: .*is damaged"):
@@ -293,62 +293,12 @@ def test_what_is_no_hdf5(folder: Path) -> None:
     assert read(folder).rows == {"updates": 20}
 
 
-@pytest.mark.long
-@settings(max_examples=examples(300), deadline=None)
-@given(st.data())
-def test_mutated_parts_with_right_checksums(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Arrays no larger than the file, or one clause."""
-    folder = tmp_path_factory.mktemp("mutated")
-    save(folder, 1, size=3)
-    save(folder, 2, size=3)
-    part = bytearray((folder / "000002.rank0").read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        start = data.draw(st.integers(0, len(part)))
-        stop = start + data.draw(st.integers(0, 8))
-        part[start:stop] = data.draw(st.binary(max_size=8) | st.sampled_from([b"\xff" * 8, bytes(8), b"OHDR"]))
-    forge(folder, bytes(part))
-    found = read(folder)
-    if not isinstance(found, str):
-        assert sum(array.nbytes for array in found.algorithm.values()) <= len(part)
-
-
-def resealed(content: Any) -> bytes:
-    """A manifest of any content whose own checksum is right."""
-    rest = {key: value for key, value in content.items() if key != "crc32"}
-    crc = zlib.crc32(json.dumps(rest, separators=(",", ":")).encode())
-    return json.dumps({"crc32": crc, **rest}, separators=(",", ":")).encode() + b"\n"
-
-
 KEYS = ["0", "1", "-1", "x", "١"]  # ranks, and what is none; int("١") is 1
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-1, 2**70) | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
     max_leaves=6,
 )
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(st.sampled_from(["format", "number", "run", "session", "files"]), VALUES | st.just("absent"), st.booleans())
-@pytest.mark.long
-def test_mutated_manifests_with_right_checksums(
-    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any, inside: bool
-) -> None:
-    folder = tmp_path_factory.mktemp("mutated")
-    for number in (1, 2):
-        save(folder, number, size=3)
-    content = json.loads((folder / "000002.json").read_text())
-    if value == "absent":
-        del content[key]
-    elif inside and isinstance(content[key], dict):
-        content[key]["0"] = value
-    else:
-        content[key] = value
-    (folder / "000002.json").write_bytes(resealed(content))
-    checkpoint, passed = newest(folder, "run")
-    assert checkpoint is not None
-    assert checkpoint.number == 2 or (checkpoint.number == 1 and len(passed) == 1)
-    for rank in checkpoint.ranks:
-        checkpoint.clients(rank) if rank else checkpoint.server()
 
 
 @settings(max_examples=examples(200), deadline=None)

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from mpifl.checkpoint import part as part_module
-from mpifl.checkpoint.sets import newest
 from mpifl.checkpoint.snapshot import ClientSnapshot
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.runfile import open_run
 from mpifl.runfile import writer as writer_module
 from mpifl.runfile.tables import EventRow, UpdateRow
 from mpifl.runfile.writer import finalize_attributes
-from tests.checkpoint.sets import check, make_valid, save, save_part
+from tests.checkpoint.sets import save_part
 from tests.runfile.test_writer import writer
 
 ROOT = Path(__file__).parents[2]
@@ -48,40 +47,6 @@ def disk(tmp_path: Path) -> Iterator[Mount]:
     yield make
     if place.is_mount():
         mount("umount", "-l", place)
-
-
-def test_a_full_disk_fails_the_checkpoint_and_keeps_the_one_before(disk: Mount) -> None:
-    folder = disk(1024) / "a.ckpt"
-    save(folder, 1, size=20_000)
-    for rank in range(2):
-        failed = save_part(folder, 2, rank, {0: ClientSnapshot({"x": np.ones(200_000)})})
-        small = save_part(folder, 3, rank, {0: ClientSnapshot({"x": np.ones(10)})})
-        assert failed == (2, 0, 0, "No space left on device") and not small.error
-    assert not [name for name in os.listdir(folder) if name.startswith(".")]
-    with pytest.raises(OSError, match="No such file"):
-        make_valid(folder, 2, {0: (1, 1), 1: (1, 1)})
-    with pytest.raises(OSError, match="No space left"):
-        make_valid(folder, 3, {0: (small.bytes, small.crc)}, run="x" * 2_000_000)
-    checkpoint, passed = newest(folder, "run")
-    assert checkpoint is not None and checkpoint.number == 1 and not passed
-    check(checkpoint, 20_000)
-    save(folder, 4, size=20_000)  # room enough for this one
-    assert newest(folder, "run")[0].number == 4  # type: ignore[union-attr]
-
-
-def test_a_disk_that_becomes_read_only(disk: Mount) -> None:
-    place = disk(1024)
-    folder = place / "a.ckpt"
-    save(folder, 1, size=3)
-    if not mount("mount", "-o", "remount,ro", place):
-        pytest.skip("this file system cannot be made read-only")
-    assert save_part(folder, 2, 0, {}) == (2, 0, 0, "Read-only file system")
-    with pytest.raises(OSError, match="Read-only"):
-        make_valid(folder, 2, {})
-    checkpoint, passed = newest(folder, "run")
-    assert checkpoint is not None and checkpoint.number == 1 and not passed
-    with pytest.raises(ConfigError, match=r"output=.*Read-only file system"):
-        writer(place / "run.h5")
 
 
 def test_a_folder_that_vanishes(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ import h5py
 import numpy as np
 import pytest
 
-from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
 from tests.tiers import examples
 
@@ -83,18 +81,6 @@ def test_reader_opens_the_file_hundreds_of_times_while_it_is_written(start: Star
         assert plain["updates/time"].shape[0] % 100 == 0
 
 
-@pytest.mark.timeout(120)
-def test_file_of_a_killed_run_can_be_read(start: Start) -> None:
-    for trial in range(6):
-        process, path = start(f"killed{trial}.h5", 0.002)
-        time.sleep(random.Random(trial).uniform(0.05, 0.5))
-        process.kill()
-        process.wait(timeout=10)
-        with open_run(path) as run:
-            assert run.status == "running" and run.open_ended and run.attrs["finished"] == ""
-            assert consistent(run) > 0 and not run.model.any()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(120)
 def test_no_header_of_a_dataset_lies_across_two_pages(start: Start) -> None:
@@ -135,29 +121,6 @@ def test_an_open_run_keeps_its_rows_until_refreshed(start: Start) -> None:
         assert len(run.updates) == before
         run.refresh()
         assert consistent(run) > before
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.long
-def test_killed_and_cut_off_is_refused_or_whole(start: Start) -> None:
-    """Only space without rows may be missing; HDF5 would read rows that are cut off as zeros."""
-    process, path = start()
-    time.sleep(0.2)
-    process.kill()
-    process.wait()
-    content = path.read_bytes()
-    with open_run(path) as run:
-        rows = len(run.updates)
-    refused = []
-    for part in (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95):
-        path.write_bytes(content[: int(len(content) * part)])
-        try:
-            with open_run(path) as run:
-                assert consistent(run) == rows
-        except ConfigError as error:
-            assert error.key == "run file"
-            refused.append(part)
-    assert 0.1 in refused
 
 
 LEFT = """
