@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import exp, inf, sqrt
+from math import inf, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ from scipy.stats import kstest
 
 from mpifl.cli import main
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.rng import stream
 from mpifl.scheduling.availability import (
     PERIODS,
     Always,
@@ -27,7 +26,6 @@ from tests.mpi.cases import AREA, SMALL, job
 from tests.mpi.conftest import write
 
 ON, OFF, WORK = 30.0, 10.0, 20.0  # s: METHODS' figures
-MILLION = 1_000_000
 
 
 def periods(next_on: NextOn, i: int, until: float) -> list[tuple[float, float]]:
@@ -232,64 +230,6 @@ def test_own_models_are_checked() -> None:
     assert next_on and next_on(0, 1.0) == (1.0, 2.0)
     with pytest.raises(RunFailed, match=r"Own.on_periods returned \(4.0, 6.0\) for client 1 at 6.0 s; start < end"):
         next_on(1, 6.0)
-
-
-# -- the statistics --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", ["paused", "restart", "restart-exponential"])
-@pytest.mark.parametrize("count", [10_000, pytest.param(MILLION, marks=pytest.mark.long)])
-def test_mean_time_of_a_contact(rule: str, count: int) -> None:
-    """AV.3, AV.4, AV.5: the formulas, within 1 % for a million contacts and five standard errors for fewer."""
-    line = Timeline(Renewal(on=ON, off=OFF).on_periods(1, 4), 1, rule != "paused")
-    work = stream(2, "work").exponential(8.0, count) if rule == "restart-exponential" else np.full(count, WORK)
-    times, now = np.empty(count), line.next_on(0, 0.0)
-    for k, seconds in enumerate(work.tolist()):
-        begin, over = line.contact(0, now, seconds)
-        assert begin == now, "answered at once: it is on"
-        times[k], now = over - begin, over
-    figure = {
-        "paused": WORK * (ON + OFF) / ON,
-        "restart": (exp(WORK / ON) - 1) * (ON + OFF),
-        "restart-exponential": (ON + OFF) * 8.0 / (ON - 8.0),
-    }[rule]
-    tolerance = 0.01 if count == MILLION else 5 * times.std() / sqrt(count) / figure
-    assert times.mean() == pytest.approx(figure, rel=tolerance)
-
-
-@pytest.mark.parametrize(("law", "wait"), [("exponential", 2.5), ("fixed", 1.25)])
-@pytest.mark.parametrize("count", [20_000, pytest.param(MILLION, marks=pytest.mark.long)])
-def test_mean_wait_of_a_message(law: str, wait: float, count: int) -> None:
-    """AV.1, AV.2. Messages sent at times that do not depend on the client: AV.pi of them meet it on; AV.wait, AV.fixed
-    seconds on average."""
-    clients = 50
-    next_on = Renewal(on=ON, off=OFF, distribution=law).on_periods(clients, 6)
-    line = Timeline(next_on, clients)
-    times = np.sort(stream(3, "messages").uniform(0, 40.0 * count, count)) / clients
-    waits = np.array([line.contact(k % clients, t, 0.0)[0] - t for k, t in enumerate(times.tolist())])
-    tolerance = 0.01 if count == MILLION else 0.06
-    assert waits.mean() == pytest.approx(wait, rel=tolerance)
-    assert (waits == 0).mean() == pytest.approx(0.75, rel=tolerance)
-
-
-def test_fraction_of_time_on() -> None:
-    """AV.1. Over 100 clients and 20,000 s each, 50,000 on periods: AV.pi within 1 %, whatever the law."""
-    for law in ("exponential", "fixed"):
-        line = Timeline(Renewal(on=ON, off=OFF, distribution=law).on_periods(100, 8), 100)
-        mean = np.mean([line.on_seconds(i, 0.0, 20_000.0) for i in range(100)]) / 20_000
-        assert mean == pytest.approx(0.75, rel=0.01)
-
-
-@pytest.mark.parametrize("count", [20_000, pytest.param(MILLION, marks=pytest.mark.long)])
-def test_rate_of_uploads(count: int) -> None:
-    """AV.6, AV.rate: contacts of mean m = 2 s, paused, each sent when the one before is over: pi/m = 0.375 uploads a
-    second; 1 % for a million, else five standard errors. A contact of w seconds takes 4 w/3 on average with variance
-    20 w/3, and Var w = 4: one contact has mean 8/3 and variance 184/9, a relative deviation of 1.7."""
-    line = Timeline(Renewal(on=ON, off=OFF).on_periods(1, 9), 1)
-    start = over = line.next_on(0, 0.0)
-    for seconds in stream(4, "work").exponential(2.0, count).tolist():
-        over = line.contact(0, over, seconds)[1]
-    assert count / (over - start) == pytest.approx(0.375, rel=0.01 if count == MILLION else 5 * 1.7 / sqrt(count))
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------

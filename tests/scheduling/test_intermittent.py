@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,6 @@ from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.fedavg import FedAvg
-from mpifl.algorithms.participation import Trigger
-from mpifl.checkpoint.snapshot import ClockState
 from mpifl.cli import main
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
@@ -70,16 +67,6 @@ def test_a_round_waits_for_members_that_are_off() -> None:
     assert [(row.time, row.client, row.waited) for row in log.updates] == [
         (2, 0, 0), (2, 2, 0), (5, 1, 3), (7, 0, 0), (7, 1, 0), (7, 2, 0),
     ]  # fmt: skip
-
-
-def test_always_is_the_path_as_before() -> None:
-    """A clock without a timeline, and one whose clients are always on: the same bits."""
-    delays = Fixed(seconds=[0.1, 0.3, 0.7]).contact_times(3, 0)
-    plain = run(Area(trigger=Trigger(period=0.25)), CLIENTS, clock=VirtualClock(delays), stop_time=20.0)
-    line = Timeline(spans(ALL, ALL, ALL), 3)
-    other = run(Area(trigger=Trigger(period=0.25)), CLIENTS, clock=VirtualClock(delays, None, line), stop_time=20.0)
-    assert plain.updates == other.updates and np.array_equal(plain.x, other.x)
-    assert plain.aggregations == other.aggregations
 
 
 @pytest.mark.parametrize("stop", [{"stop_updates": 9}, {"stop_updates": 9, "evaluate_every": 1.0}])
@@ -211,16 +198,6 @@ def test_patience_counts_the_time_on(real: Callable[..., RealClock]) -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-def test_a_virtual_clock_restores_what_it_saved() -> None:
-    clock = virtual(ALL, [(1.0, 2.0), (5.0, inf)])
-    for i in range(2):
-        clock.contact_time(i, 0)
-    saved = clock.save()
-    assert astuple(saved)[1:3] == ([0, 1], [2.0, 6.0]) and saved.waited == [0.0, 1.0]
-    again = virtual(ALL, [(1.0, 2.0), (5.0, inf)])
-    again.load(ClockState(**vars(saved)))
-    assert again.save().waited == saved.waited and again.save().due == saved.due
-    assert all(np.isnan(again.save().compute))
 
 
 @pytest.mark.parametrize("cohort_from", [long("all"), "available"])

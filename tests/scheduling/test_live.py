@@ -15,10 +15,10 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.config import read
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.scheduling.clocks import RealClock, VirtualClock
-from mpifl.scheduling.delays import Exponential, Fixed, NoDelay
+from mpifl.scheduling.delays import Fixed, NoDelay
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.schedule import Event
-from tests.quadratic_runs import Log, Scripted, quadratics, run
+from tests.quadratic_runs import Log, quadratics, run
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
 
@@ -105,19 +105,6 @@ def test_evaluations_by_updates() -> None:
     assert [row[1] for row in log.evaluations] == [0, 3, 6]
 
 
-def test_the_virtual_clock_needs_no_order_of_computation() -> None:
-    """A run is a function of its seed: two are the same to the last bit, another seed gives another."""
-
-    def once(seed: int) -> Log:
-        clock = VirtualClock(Exponential(rate=2.0, spread=0.5).contact_times(3, seed))
-        return run(Area(trigger=Trigger(poisson=1.0)), CLIENTS, clock=clock, seed=seed, stop_time=20.0)
-
-    one, same, other = once(1), once(1), once(2)
-    assert one.updates == same.updates and one.aggregations == same.aggregations
-    assert np.array_equal(one.models, same.models)
-    assert one.order[:20] != other.order[:20]
-
-
 def test_synchronous_rounds_last_as_long_as_their_slowest() -> None:
     """Under the virtual clock a round ends with its last member, and the next one starts then."""
     log = run(FedAvg(), CLIENTS, clock=virtual(1, 2.5, 0.5), stop_time=8)
@@ -131,18 +118,6 @@ def test_a_run_where_nobody_works_fails() -> None:
         clock.start()
         with pytest.raises(RunFailed):
             list(LiveSchedule(clock, Trigger(every=5), 0, stop_updates=9).events(None))  # type: ignore[arg-type]
-
-
-def test_the_real_clock_consumes_all() -> None:
-    """In real time too every update is consumed once, and the run ends by count."""
-    clock = RealClock(Exponential(rate=2000.0).contact_times(3, 0))
-    clock.start()
-    log = run(Area(trigger=Trigger(every=2)), CLIENTS, clock=clock, stop_updates=60, evaluate_updates=20)
-    assert [row[1] for row in log.evaluations] == [0, 20, 40, 60]
-    times = [row[0] for row in log.updates]
-    assert times == sorted(times)
-    for i in range(3):
-        assert [u.round for k, u in log.consumed if k == i] == list(range(log.order.count(i)))
 
 
 def test_idle_events_reach_the_loop() -> None:
@@ -218,12 +193,6 @@ def test_updates_get_through_beside_a_short_period() -> None:
     clock = RealClock(NoDelay().contact_times(3, 0))
     clock.start()
     run(Area(trigger=Trigger(period=1e-7)), CLIENTS, clock=clock, stop_updates=5, watch=guard(5000))  # type: ignore[arg-type]
-
-
-def test_scripted_clock_waits_for_deadlines() -> None:
-    """The test's own clock: updates at 1, 2, 3 s and timed aggregations between them."""
-    log = run(Area(trigger=Trigger(period=0.75)), CLIENTS, clock=Scripted([0, 1, 2]), stop_updates=3)
-    assert log.aggregations == [(0.75, 0), (1.5, 1), (2.25, 2)]
 
 
 def test_one_checkpoint_at_a_time() -> None:

@@ -17,7 +17,6 @@ import mpifl
 from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
-from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
@@ -116,35 +115,6 @@ def test_a_drawn_time_is_a_function_of_seed_client_and_round() -> None:
         assert law.contact_times(3, 9)(*key) == compute + exchange
     assert len({t for pair in forward.values() for t in pair}) == 300
     assert law.split_times(3, 8)(0, 0, 1) != forward[0, 0]
-
-
-@pytest.mark.parametrize("key", ["compute", "exchange"])
-@pytest.mark.parametrize("length", [0, 2, 4])
-def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None:
-    """Reported with its full key, before there is a file."""
-    times = [1.0] * length
-    for ask in (Speed(**{key: times}).rates, Speed(**{key: times}).contact_times, Speed(**{key: times}).split_times):
-        with pytest.raises(
-            ConfigError,
-            match=f"^{key}={length} values: there are 3 clients; expected one number, or one for each client$",
-        ):
-            ask(3, 0)
-    job = mpifl.load_job(
-        {
-            "name": "wrong", "seed": 0, "problem": {"clients": 3, "model": "quadratic"}, "algorithm": "area",
-            "clock": {"mode": "virtual", "delay": {"name": "speed", key: times}}, "stop": {"updates": 1},
-            "output": str(tmp_path / "wrong.h5"),
-        }
-    )  # fmt: skip
-    with pytest.raises(
-        ConfigError,
-        match=(
-            rf"^clock\.delay\.{key}={length} values: there are 3 "
-            r"clients; expected one number, or one for each client$"
-        ),
-    ):
-        mpifl.run(job)
-    assert not list(tmp_path.iterdir())
 
 
 # -- the clocks --------------------------------------------------------------------------------------------------------
