@@ -19,7 +19,7 @@ from tests.faults.harness import FULL, write_counts
 from tests.tiers import long, parameters
 
 NAMES = [name for name, kind in KINDS.items() if FULL or not kind.torch]
-SHORT = 120  # inputs of the short pass, about
+SHORT = 80  # inputs of the short pass, about
 ALL = sum(KINDS[name].share for name in NAMES)
 CASES: list[Any] = [(name, KINDS[name].share if FULL else max(3, SHORT * KINDS[name].share // ALL)) for name in NAMES]
 UNDAMAGED = [name for name in NAMES if name in MALFORMED]

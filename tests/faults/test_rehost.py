@@ -50,6 +50,7 @@ def biased(y: np.ndarray, lost: list[int]) -> np.ndarray:
     return (STEP * (a * c).sum(0) + y.sum(0)) / (STEP * a.sum(0) + len(lost))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", amount(1, 30))
 def test_rehost(seed: int, tmp_path: Path, counted: Tally) -> None:
     """Deaths before the first checkpoint, between two, and of ranks that had taken others' clients over."""

@@ -157,7 +157,7 @@ def test_a_library_call_leaves_threads_and_signals(run: Start, tmp_path: Path) -
     case = job({"name": "fedavg"}, PROBLEM, clock=VIRTUAL, stop={"updates": 20}, output="l.h5")
     lines = [
         "import signal, threading, time, mpifl",
-        "threading.Thread(target=lambda: (time.sleep(2.5), print('thread over', flush=True))).start()",
+        "threading.Thread(target=lambda: (time.sleep(1.5), print('thread over', flush=True))).start()",
         "before = signal.getsignal(signal.SIGURG)",
         f"mpifl.run(mpifl.load_job({str(write(tmp_path, 'l', case))!r}))",
         "assert signal.getsignal(signal.SIGURG) == before",

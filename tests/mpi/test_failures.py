@@ -16,7 +16,7 @@ from mpifl import open_run
 from tests.faults.harness import began, needs_tolerance, pids
 from tests.faults.harness import job as started
 from tests.mpi.cases import job
-from tests.mpi.conftest import MPIFL, RUN, Start, until, write
+from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, until, write
 from tests.mpi.files import differing
 from tests.tiers import long, parameters
 
@@ -29,12 +29,14 @@ VIRTUAL = {**REAL, "mode": "virtual"}
 def failing(tmp_path: Path) -> Any:
     """Writes the job that fails in a rule."""
 
-    def job(at: str, clock: dict[str, Any] = REAL, dim: int = 20, stop: Any = None, **more: Any) -> Path:
+    def job(
+        at: str, clock: dict[str, Any] = REAL, dim: int = 20, stop: Any = None, name: str = "failing", **more: Any
+    ) -> Path:
         algorithm = {"name": "tests.mpi.own:Failing", "at": at, "step_size": 0.05, "trigger": {"every": 3}}
         problem = {"clients": 6, "model": {"name": "quadratic", "dim": dim}}
         rest = {"seed": 1, "clock": clock, "evaluate": {"updates": 10}, "output": "f.h5", **more}
         rest["stop"] = stop or {"time": 120}
-        return write(tmp_path, "failing", {"problem": problem, "algorithm": algorithm, **rest})
+        return write(tmp_path, name, {"problem": problem, "algorithm": algorithm, **rest})
 
     return job
 
@@ -63,16 +65,6 @@ def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, c
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
 
 
-@pytest.mark.parametrize("ranks", [3, long(0)])
-def test_a_client_raises_what_is_no_exception(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
-    """It is lost, and no other client of its rank."""
-    done = run(ranks, *RUN, failing("interrupts", VIRTUAL, 20, {"updates": 120}))
-    assert done.code == 0 and done.out.endswith("; of 6 clients 1 lost\n"), str(done)
-    assert done.err.count("Traceback") == 1 and done.err.endswith("\nKeyboardInterrupt\n"), str(done)
-    with open_run(tmp_path / "f.h5") as file:
-        assert len(file.updates) == 120 and file.clients.state.tolist() == ["live", "lost", *["live"] * 4]
-
-
 @pytest.mark.parametrize("ranks", [long(3), 0])
 def test_a_loss_that_fails_the_run(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
     done = run(ranks, *RUN, failing("train", faults={"lost": "stop"}))
@@ -84,7 +76,7 @@ def test_a_loss_that_fails_the_run(run: Start, failing: Any, tmp_path: Path, ran
         assert text.endswith("RuntimeError: the rule train broke")
 
 
-@pytest.mark.parametrize(("at", "rank"), [("init_client", 2), ("init_server", 0)])
+@pytest.mark.parametrize(("at", "rank"), [("init_client", 2), long("init_server", 0)])
 def test_a_rule_raises_before_the_run(run: Start, failing: Any, tmp_path: Path, at: str, rank: int) -> None:
     done = run(4, *RUN, failing(at))
     assert done.code == 3 and done.err.count("Traceback") == 1, str(done)
@@ -92,36 +84,39 @@ def test_a_rule_raises_before_the_run(run: Start, failing: Any, tmp_path: Path, 
     assert not (tmp_path / "f.h5").exists()
 
 
-@pytest.mark.parametrize(
-    ("at", "clock", "dim", "says"),
-    [
-        ("longer", REAL, 20, "client 1 sends float32 of shape (21,), not float32 of shape (20,)"),
-        long("shorter", VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
-        long("wider", REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
-        long("two", REAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
-        long("none", REAL, 20, "client 1 sends 0 vectors, fewer than min_vectors_up (1)"),
-        long("list", VIRTUAL, 20000, "client 1 sends a list in place of a vector, not float32 of shape (20000,)"),
-        ("many steps", REAL, 20, f"client 1 sends local_steps={2**70}, not an integer from 0 to 2^31 - 1"),
-        long("nan", VIRTUAL, 20, "the update is not finite"),
-        long("infinite", REAL, 20000, "the update is not finite"),
-        long("large", VIRTUAL, 20, "the update's norm"),
-    ],
-)
-def test_an_update_is_refused(
-    run: Start, failing: Any, tmp_path: Path, at: str, clock: dict[str, Any], dim: int, says: str
-) -> None:
-    """Once: the client's state is restored, it gets a new message, and continues."""
-    done = run(4, *RUN, failing(at, clock, dim, {"updates": 120}, faults={"norm": 1e6}))
-    assert done.code == 0 and done.out.endswith("; 1 update refused\n"), str(done)
-    assert done.err.startswith("mpifl: update refused: client 1") and done.err.count("\n") == 1, str(done)
-    with open_run(tmp_path / "f.h5") as file:
-        assert file.status == "completed" and len(file.updates) == 120
-        assert file.clients.state.tolist() == ["live"] * 6
-        assert file.events.kind.tolist()[:1] == ["refused"] and file.events.client[0] == 1
-        assert file.events.text[0].startswith(says)
-        assert np.isfinite(file.model).all() and file.clients.updates[1] > 5
-    run(0, *MPIFL, "replay", "f.h5", "--trust").ends_well()
-    assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {  # what client 1 sends: clock, entries of a vector, what is said
+    "longer": (REAL, 20, "client 1 sends float32 of shape (21,), not float32 of shape (20,)"),
+    "shorter": (VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
+    "wider": (REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
+    "two": (VIRTUAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
+    "none": (VIRTUAL, 20, "client 1 sends 0 vectors, fewer than min_vectors_up (1)"),
+    "list": (VIRTUAL, 20000, "client 1 sends a list in place of a vector, not float32 of shape (20000,)"),
+    "many steps": (VIRTUAL, 20, f"client 1 sends local_steps={2**70}, not an integer from 0 to 2^31 - 1"),
+    "nan": (VIRTUAL, 20, "the update is not finite"),
+    "infinite": (VIRTUAL, 20000, "the update is not finite"),
+    "large": (VIRTUAL, 20, "the update's norm"),
+}
+
+
+def test_updates_are_refused(failing: Any, tmp_path: Path) -> None:
+    """Once each: the client's state is restored, it gets a new message, and continues; so does a replay."""
+    more = {"stop": {"updates": 120}, "faults": {"norm": 1e6}}
+    jobs = [failing(at, clock, dim, name=f"r{k}", output=f"{k}.h5", **more)
+            for k, (at, (clock, dim, _)) in enumerate(REFUSED.items())]  # fmt: skip
+    again = [["replay", f"{k}.h5", "--trust"] for k in range(len(jobs))]
+    for reply, (_, _, says) in zip(in_one_job(tmp_path, 4, [["run", str(file)] for file in jobs]), REFUSED.values()):
+        assert {*reply.codes} == {0} and reply.out.endswith("; 1 update refused\n"), reply
+        assert reply.err.startswith("mpifl: update refused: client 1") and reply.err.count("\n") == 1, reply
+        (name,) = reply.changed
+        with open_run(tmp_path / name) as file:
+            assert file.status == "completed" and len(file.updates) == 120
+            assert file.clients.state.tolist() == ["live"] * 6
+            assert file.events.kind.tolist()[:1] == ["refused"] and file.events.client[0] == 1
+            assert file.events.text[0].startswith(says)
+            assert np.isfinite(file.model).all() and file.clients.updates[1] > 5
+    for k, reply in enumerate(in_one_job(tmp_path, 0, again)):
+        assert reply.codes == [0], reply
+        assert not differing(tmp_path / f"{k}.h5", tmp_path / f"{k}-replay.h5", but=("events",))
 
 
 @pytest.mark.parametrize("ranks", [3, long(0)])
@@ -151,7 +146,7 @@ def test_nobody_is_left(run: Start, tmp_path: Path) -> None:
 def test_every_rank_that_dies_is_named(tmp_path: Path) -> None:
     """Three of six: at once or one by one, in at most a line a second; the final line counts their clients."""
     needs_tolerance()
-    file = write(tmp_path, "dying", job({"name": "area", "trigger": {"every": 3}}, clock=REAL, stop={"time": 4.0}))
+    file = write(tmp_path, "dying", job({"name": "area", "trigger": {"every": 3}}, clock=REAL, stop={"time": 2.5}))
     with started(tmp_path, 7, "run", file, "output=d.h5") as command:
         until(lambda: began(tmp_path / "d.h5"), command, "the start")
         ranks = pids(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -20,48 +19,27 @@ IDX = "problem.data=mnist problem.model={name: logistic} problem.root="
 # is wrong with single values is in tests/config.
 WRONG = [
     ("run {job} algorithm.step_sise=1", "algorithm.step_sise=1: no such key; the nearest is algorithm.step_size"),
-    ("run {job} seed=one", "seed=one: not valid; expected an integer"),
     ("resume {job}", "resume=good.yaml: no HDF5 file; there is no complete checkpoint in good.yaml.ckpt; expected"),
     ("run {job} clock.delay={name: fixed, seconds: [1, 2]}", "clock.delay.seconds=2 values"),
     ("run {job} clock.delay={name: trace, path: none.csv}", "clock.delay.path=none.csv"),
-    ("run {job} clock.delay={name: trace, path: text.txt}", "clock.delay.path=text.txt"),
-    ("run {job} problem.clients=0", "problem.clients=0"),
     ("run {job} algorithm=nowhere:Own", "algorithm.name=nowhere:Own"),
-    ("run {job} algorithm=json:JSONDecoder", "a subclass of"),
     ("run {job} algorithm={name: fedavg, cohort: 8}", "algorithm.cohort=8: there are 7 clients; expected at most 7"),
     (
         "run {job} algorithm.reply=deferred algorithm.trigger.every=9",
         "algorithm.trigger.every=9: replies are deferred, and there are 7 clients; expected at most 7",
     ),
-    ("run {digits} problem.clients=2000", "2000"),
     ("run {digits} problem.partition={name: dirichlet, alpha: 0.1, min_samples: 500}", "min_samples"),
     ("run {digits} " + IDX + "nowhere", "nowhere"),
     ("run {digits} " + IDX + "corrupt", "corrupt"),
-    ("run {digits} " + IDX + "truncated", "truncated"),
-    ("run {digits} " + IDX + "short", "short"),
     ("run {job} output=folder.h5", "output=folder.h5: this is a directory; expected the name of a file"),
     ("run {job} output=text.txt/x.h5", "output=text.txt/x.h5"),
-    ("run {job} output=/proc/x.h5", "output=/proc/x.h5"),
     ("run {job} output={run}", "the file exists; choose another name, or overwrite=true"),
-    ("run {job} output={run} overwrite=maybe", "overwrite=maybe: not valid; expected true or false"),
-    ("run {job} overwrite=true output={run} seed=-1", "seed=-1"),
     ("run {run}", "this is HDF5"),
-    ("run text.txt", "job=text.txt"),
-    ("run none.yaml", "job=none.yaml: no such file"),
-    ("run folder.h5", "cannot be read: Is a directory"),
     ("run {job} {digits}", "key=value after the JOB.yaml"),
-    ("run {job} --fast", "option=--fast"),
-    ("run", "a JOB.yaml first"),
     ("replay text.txt", "no HDF5 file; expected a run file"),
-    ("replay none.h5", "none.h5"),
     ("replay cut.h5", "cut.h5"),
-    ("replay {run} seed=2", "a replay is the recorded job, and has no such option"),
     ("replay {run} output={run}", "the file exists; choose another name, or overwrite=true"),
-    ("check {job} algorithm.step_size=0", "algorithm.step_size=0"),
     ("show text.txt", "text.txt"),
-    ("list algorithm", "one of algorithms"),
-    ("report none.h5", "none.h5"),
-    ("rnu {job}", "did you mean run?"),
     ("", "command=''"),
 ]
 
@@ -89,11 +67,9 @@ def prepare(folder: Path) -> dict[str, str]:
     (folder / "text.txt").write_text("no job, no run, no trace\n")
     (folder / "folder.h5").mkdir()
     image = bytes([0, 0, 8, 3, 0, 0, 0, 60]) + bytes([0, 0, 0, 28] * 2) + bytes(60 * 28 * 28)
-    whole = gzip.compress(image)
-    for name, content in {"corrupt": b"\1\2" + image[2:], "truncated": whole[:-20], "short": image[:-1]}.items():
-        (folder / name / "mnist").mkdir(parents=True)
-        for file in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-            (folder / name / "mnist" / f"{file}-ubyte{'.gz' * (name == 'truncated')}").write_bytes(content)
+    (folder / "corrupt/mnist").mkdir(parents=True)
+    for file in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (folder / "corrupt/mnist" / f"{file}-ubyte").write_bytes(b"\1\2" + image[2:])
     return names
 
 
