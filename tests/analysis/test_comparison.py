@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,12 +27,20 @@ BASE, OTHER = [0.50, 0.60, 0.70, 0.55, 0.65, 0.52], [0.58, 0.66, 0.71, 0.60, 0.7
 DIFFERENCES = 100 * (np.array(OTHER) - BASE)  # 8, 6, 1, 5, 7, -1
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six pairs of runs."""
+    made = tmp_path_factory.mktemp("pairs")
     for seed, (base, other) in enumerate(zip(BASE, OTHER, strict=True)):
-        run_file(tmp_path / f"base{seed}.h5", [0.1, base], seed=seed, name="fedbuff")
-        run_file(tmp_path / f"other{seed}.h5", [0.1, other], seed=seed, name="area")
-    return tmp_path
+        run_file(made / f"base{seed}.h5", [0.1, base], seed=seed, name="fedbuff")
+        run_file(made / f"other{seed}.h5", [0.1, other], seed=seed, name="area")
+    return made
+
+
+@pytest.fixture
+def folder(pairs: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return shutil.copytree(pairs, tmp_path, dirs_exist_ok=True)
 
 
 def compared(folder: Path, options: CompareOptions) -> tuple[Table, Comparison, Comparison]:

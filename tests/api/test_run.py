@@ -242,7 +242,7 @@ def test_nothing_is_left_behind(folder: Path) -> None:
         return [o for o in gc.get_objects() if type(o).__name__ in ("RunWriter", "Worker", "ServerLoop")]
 
     before, others = state(), parts_of_runs()  # which other tests hold in this process
-    for seed in range(20):
+    for seed in range(4):
         mpifl.run(JOB, "stop.updates=6", seed=seed, overwrite=True).close()
     assert state() == before
     descriptors = Path("/proc/self/fd")

@@ -73,6 +73,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
 
 
+@pytest.mark.long
 def test_links_and_resources_are_in_the_site(site: Path, pages: dict[Path, Page]) -> None:
     """Relative links lead to a file, and to an anchor in it; what a page loads comes from the site itself."""
     assert len(pages) > 40
@@ -92,6 +93,7 @@ def test_links_and_resources_are_in_the_site(site: Path, pages: dict[Path, Page]
     assert not wrong, "\n".join(wrong[:20])
 
 
+@pytest.mark.long
 def test_no_formula_is_taken_for_a_tag_and_images_have_a_text(site: Path, pages: dict[Path, Page]) -> None:
     """An inner product <u, v> outside backticks would vanish from the page. Style sheets load nothing from outside."""
     assert not [(path.name, tag) for path, page in pages.items() for tag in page.tags if not re.fullmatch(TAGS, tag)]

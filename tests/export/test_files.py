@@ -123,38 +123,6 @@ def test_safetensors_and_torch_of_a_numpy_model(tmp_path: Path) -> None:
     assert facts["id"] == run.id and facts["version"] == len(run.aggregations)
 
 
-def test_a_torch_model_loads_into_its_module(tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import load_file
-
-    problem = {"data": "digits", "clients": 4, "model": {"name": "torch-mlp", "hidden": [5]}}
-    run = mpifl.run(JOB, problem=problem, stop={"updates": 6}, evaluate={"updates": 6}, output=tmp_path / "a.h5")
-    (file,) = mpifl.export_run(run.path, "safetensors")
-    (state,) = mpifl.export_run(run.path, "torch")
-    for values in (load_file(file), torch.load(state, weights_only=True)):
-        module = mpifl.load_job(run.config).problem.model.build((64,), 10, 0)
-        module.load_state_dict(values)
-        flat = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
-        assert flat.numpy().tobytes() == run.model.tobytes()
-
-
-def test_averaged_statistics_of_a_norm_load_strictly(tmp_path: Path) -> None:
-    import torch
-
-    from mpifl.problems.torch.flat import Flat
-
-    def module() -> torch.nn.Module:
-        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
-
-    flat = Flat(module(), torch.device("cpu"), torch.float32, averaged=True)
-    x = np.arange(flat.d, dtype=np.float32)
-    path = written(tmp_path / "a.h5", x=x, layout=flat.layout, config={"problem": {"torch": {}}})
-    (state,) = mpifl.export_run(path, "torch")
-    loaded = module()
-    loaded.load_state_dict(torch.load(state, weights_only=True))
-    assert loaded.state_dict()["1.running_var"].tolist() == [28, 29, 30, 31]  # after 24 parameters and 4 means
-
-
 HOSTILE: list[list[Any]] = [
     [["w", [-2, -3]]], [["w", [2**40, 2**40]]], [["w", [5]]], [["w", [3]], ["w", [3]]], [["w", [7]], ["v", [-1]]],
     [["__metadata__", [6]]], [["x", [2]], ["y", [4]]],
