@@ -243,7 +243,7 @@ def test_what_a_run_without_a_complete_checkpoint_left_is_in_nobodys_way(tmp_pat
 
 @pytest.mark.parametrize("begin", ["anew", "resumed"])
 def test_only_what_the_dead_left_is_swept_away(tmp_path: Path, begin: str) -> None:
-    """What was just written (here in the future, since tests may wait), or is locked, may be another process's, which then ends with a message of its own."""
+    """What is just written (in the future here, as tests may wait) or locked may be that of a process that goes on."""
     if begin == "resumed":
         ended(tmp_path / "run.h5", "failed")
     ages = {".run.h5.0123abcd": 1e6, ".run.h5.4567abcd": 2, ".run.h5.89abcdef": -60, ".run.h5.cdef0123": 2}
