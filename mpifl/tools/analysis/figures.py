@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,19 @@ from mpifl.errors import ConfigError
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import metric_label, plot_group, progress_label, scale_axis
 from mpifl.tools.analysis.options import CURVES, FIGURES, PICTURES, Options, scale_of
+from mpifl.tools.analysis.ranking import RankTest, performance_profile
 from mpifl.tools.analysis.spread import mean_and_spread
 from mpifl.tools.analysis.trials import Group, format_value, label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 PERCENT = np.linspace(0, 100, 101)  # percentages of the clients
 MAX_TIMELINES = 4  # panels in a figure of timelines
 MAX_TICKS = 7  # step sizes that have a tick each
+MAX_BINARY = 64.0  # the largest factor of a performance profile whose axis has powers of 2
 LONG_TAIL = 10.0  # a staleness above this many times the 90 % quantile makes the axis logarithmic
 
 
@@ -143,10 +146,7 @@ def _line_panels(
     if not drawn:
         raise _Nothing
     if len(names) > 1:
-        from matplotlib.lines import Line2D
-
-        styles = {name: style.line_style(k) for name, k in names.items()}
-        style.add_legend(figure, {name: Line2D([], [], **{**each, "markevery": None}) for name, each in styles.items()})
+        style.add_legend(figure, style.handles(list(names)))
     return figure, axes
 
 
@@ -271,3 +271,49 @@ def _timeline(groups: Sequence[Group], options: Options) -> Figure:
         raise _Nothing
     names = _names(groups, None)
     return timeline_figure(groups, [names[id(group)] if len(groups) > 1 else "" for group in groups], options.width)
+
+
+# -- many methods on many problems -------------------------------------------------------------------------------------
+def profile_figure(costs: Mapping[str, DataFrame], width: float) -> Figure:
+    """The performance profile of each table of costs in a panel, by title: see `ranking.performance_profile`."""
+    profiles = {title: performance_profile(table) for title, table in costs.items()}
+    names = list(dict.fromkeys(str(name) for profile in profiles.values() for name in profile))
+    end = 1.05 * max(2.0, *(profile.index.max() for profile in profiles.values() if len(profile)))
+    figure, axes = style.panels(list(profiles), width)
+    for ax, profile in zip(axes, profiles.values(), strict=True):
+        for name, share in profile.items():
+            xs, ys = np.append(share.index, end), 100 * np.append(share, share.iloc[-1:])
+            ax.plot(xs, np.resize(ys, len(xs)), drawstyle="steps-post", **style.line_style(names.index(str(name))))
+        ax.set_xscale("log", base=2 if end < MAX_BINARY else 10)
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.set(xlim=(1, end), ylim=(0, 103))
+        style.format_axes(ax)
+    style.label_axes(axes, "cost, as a multiple of the smallest", "problems solved (%)")
+    style.add_legend(figure, style.handles(names))
+    return figure
+
+
+def ranks_figure(found: RankTest, width: float) -> Figure:
+    """Mean ranks on an axis; bars join methods that differ by less than the critical difference (Demšar 2006)."""
+    from matplotlib.figure import Figure
+
+    count, groups = len(found.ranks), found.groups
+    left = -(-count // 2)  # the better half has its names on the left
+    first = 1 + 0.5 * len(groups)  # y of the first names; rows of names are 1 apart, bars of groups 0.5
+    figure = Figure((width, 0.16 * (first + left + 3) + 0.1), layout="constrained")
+    ax = figure.subplots()
+    for k, (name, rank) in enumerate(found.ranks.items()):
+        y, edge, side = (first + k, 1, "right") if k < left else (first + count - 1 - k, count, "left")
+        ax.plot([rank, rank, edge], [0, y, y], color="black", linewidth=0.8)
+        text = f"{style.plain(str(name))} {rank:.2f}"
+        ax.annotate(text, (edge, y), (-3 if k < left else 3, 0), textcoords="offset points", ha=side, va="center")
+    for k, group in enumerate(groups):
+        ends = found.ranks[group[0]] - 0.03, found.ranks[group[-1]] + 0.03
+        ax.plot(ends, [0.5 + 0.5 * k] * 2, color="black", linewidth=2.4, solid_capstyle="butt")
+    ax.plot([1, 1 + found.difference], [-2, -2], color="black", linewidth=1.2, marker="|", markersize=5, clip_on=False)
+    ax.annotate(f"critical difference {found.difference:.2f}", (1, -2), (0, 3), textcoords="offset points")
+    ax.set(xlim=(1, count), ylim=(first + left - 0.5, -3), xticks=range(1, count + 1), yticks=[])
+    ax.xaxis.tick_top()
+    ax.spines["top"].set_position(("data", 0))
+    ax.spines[["left", "right", "bottom"]].set_visible(False)
+    return figure

@@ -109,6 +109,13 @@ def format_axes(ax: Axes) -> None:
         ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=False))
 
 
+def handles(names: Sequence[str]) -> dict[str, Artist]:
+    """The lines of a legend: the k-th name with the k-th line style."""
+    from matplotlib.lines import Line2D
+
+    return {name: Line2D([], [], **{**line_style(k), "markevery": None}) for k, name in enumerate(names)}
+
+
 def add_legend(figure: Figure, handles: Mapping[str, Artist]) -> None:
     """Adds a legend below the panels, outside of them, in as many columns as fit; the figure grows by its height."""
     if not handles:
