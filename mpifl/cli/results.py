@@ -48,7 +48,7 @@ def _report(args: argparse.Namespace) -> None:
     for name in ("label", "caption", "siunitx"):
         if args.pivot is None and (given := getattr(args, name)):
             raise ConfigError(name, given, "without --pivot AXIS there is no pivot", remedy="give it as well")
-    for name in ("formats", "figures", "x", "width"):
+    for name in ("formats", "figures", "x", "width", "trials", "window"):
         if args.out is None and (given := getattr(args, name)):
             raise ConfigError(name, given, "without --out DIR no files are written", remedy="give it as well")
     if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
@@ -152,11 +152,14 @@ REPORT = Command(
         "--figures": value(
             "NAMES",
             "figures to draw: accuracy, loss, gradient, gradient-mapping, staleness, client-updates, "
-            "step-size-accuracy, step-size-loss, timeline, and columns of /evaluations; default: those that the "
-            "runs have values for",
+            "step-size-accuracy, step-size-loss, timeline (default: those that the runs have values for); updates, "
+            "staleness-accuracy, staleness-loss, profile (with --reach), ranks-accuracy, ranks-loss, and columns of "
+            "/evaluations",
         ),
         "--x": value("UNITS", "draw curves against time (the default), updates, rounds, bytes, local-steps"),
         "--panels": value("AXIS", "draw a panel for each value of this axis of the study, or key of the job"),
+        "--trials": flag("draw a thin line for each trial in figures of curves"),
+        "--window": value("FROM,TO", "draw timelines between these times (s); default: from the beginning"),
         "--width": value(
             "INCHES", "width of figures and of a pivot in LaTeX: 3.3 for a column, 7 (the default) for a page"
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ import yaml
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter
 from mpifl.runfile.tables import AggregationRow, EvaluationRow, UpdateRow
+from mpifl.tools.analysis.labels import Labels
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.report import report
 from mpifl.tools.analysis.show import show
 from mpifl.tools.analysis.tables import format_number
-from mpifl.tools.analysis.trials import differing_keys, flatten, group_trials, load_trial, short_names
+from mpifl.tools.analysis.trials import Trial, differing_keys, flatten, group_trials, load_trial, short_names
 
 KEPT: list[RunWriter] = []
 
@@ -64,6 +66,13 @@ def run_file(
     else:
         writer.close(status, np.ones(2))
     return path
+
+
+def test_groups_are_in_the_order_of_the_study() -> None:
+    """Files are read in the order of their names, 10 before 5."""
+    empty = Trial(Path("a.h5"), "completed", "virtual", {}, pd.DataFrame(), 1.0, 0.0, 1)
+    trials = [replace(empty, labels=Labels("study", {"a": v}, k)) for v, k in ((0, 0), (10, 2), (5, 1))]
+    assert [group.labels["a"] for group in group_trials(trials)] == [0, 5, 10]
 
 
 def test_two_groups_by_hand(tmp_path: Path) -> None:

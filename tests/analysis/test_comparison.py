@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +99,45 @@ def test_a_mean_that_contradicts_the_ranks_is_said(tmp_path: Path) -> None:
     assert "the test accuracy of area is better by its ranks than that of fedbuff (mean difference -2.00 " in sentence
 
 
+def test_a_damaged_file_is_named_and_left_out(folder: Path) -> None:
+    (folder / "base0.h5").write_bytes(b"not HDF5")
+    table, other, _ = compared(folder, CompareOptions("fedbuff"))
+    assert other.pairs == 5 and any(n.startswith(f"Left out: run file={folder / 'base0.h5'}: ") for n in table.notes)
+
+
+def test_the_notes_in_markdown_are_shown_as_they_are(folder: Path) -> None:
+    for path in folder.glob("other*.h5"):
+        path.unlink()
+    for seed, value in enumerate(OTHER):
+        run_file(folder / f"other{seed}.h5", [0.1, value], seed=seed, name="<b>*a*")
+    found = compare_files([folder], CompareOptions("<b>*a*"))
+    write_comparison(folder / "out", found)
+    text = (folder / "out/compare.md").read_text()
+    assert r"the method minus \<b\>\*a\*," in text and "<b>" not in text and text.rstrip().endswith(").")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_the_latex_table_fits_a_page(tmp_path: Path) -> None:
+    """Settings, a long name and large numbers: no box of a two-column article is overfull."""
+    for seed in range(6):
+        for horizon in (4.0, 8.0):
+            for name, value in (("fedbuff", 0.5), ("fedcompass_long", 0.6), ("area", 0.7)):
+                run_file(tmp_path / f"{name}{seed}{horizon}.h5", [0.1, value + seed / 100], seed=seed, name=name,
+                         horizon=horizon)  # fmt: skip
+    found = compare_files([tmp_path], CompareOptions("fedbuff", by="algorithm", power=1.0))
+    write_comparison(tmp_path, found)
+    assert not [note for note in found.table.notes if "inches wide" in note]
+    text = (tmp_path / "compare.tex").read_text()
+    assert r"\begin{table*}" in text and "verdict" not in text and r"\caption{Test accuracy of each method" in text
+    (tmp_path / "paper.tex").write_text(
+        r"\documentclass[twocolumn,letterpaper,10pt]{article}\usepackage[margin=0.75in]{geometry}\usepackage{booktabs}"
+        r"\begin{document}\input{compare.tex}Text.\end{document}"
+    )
+    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path,
+                          capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
+    assert done.returncode == 0 and "Overfull" not in done.stdout, done.stdout
+
+
 def test_trials_without_a_partner_are_named(folder: Path) -> None:
     (folder / "base0.h5").unlink()
     table, other, _ = compared(folder, CompareOptions("fedbuff"))
@@ -110,7 +150,7 @@ def test_settings_and_all_of_them(folder: Path) -> None:
     for seed in range(6):
         run_file(folder / f"long{seed}.h5", [0.1, 0.5], seed=seed, name="fedbuff", horizon=8.0)
         run_file(folder / f"longer{seed}.h5", [0.1, 0.5 + seed / 100], seed=seed, name="area", horizon=8.0)
-    table, found, (sentence,) = compare_files([folder], CompareOptions("fedbuff", by="algorithm"))
+    table, _, found, (sentence,) = compare_files([folder], CompareOptions("fedbuff", by="algorithm"))
     by_setting = {tuple(c.setting.values()): c for c in found if c.method == "area"}
     assert sentence.startswith("Over 12 pairs of trials in 2 settings the test accuracy of area is ")
     assert {*by_setting} == {("4",), ("8",), ("all",)}
@@ -192,7 +232,7 @@ def test_a_setting_may_be_named_as_a_column_of_the_csv(tmp_path: Path) -> None:
 def test_a_method_that_is_not_in_all_settings_is_said() -> None:
     groups = [Group({"method": method, "spread": spread}, [replace(trial([0.5 + seed / 10]), seed=seed)
               for seed in range(3)]) for method, spread in (("A", 0), ("A", 5), ("B", 0))]  # fmt: skip
-    table, found, (sentence,) = compare_groups(groups, CompareOptions("A"))
+    table, _, found, (sentence,) = compare_groups(groups, CompareOptions("A"))
     assert "Not in all settings: B has pairs in 1 of 2." in table.notes
     assert sentence.startswith("Over 3 pairs of trials the test accuracy of B")
     assert [str(c.effect) for c in found if c.method == "B"] == ["0.0", "0.0"]  # all pairs are equal
@@ -329,6 +369,6 @@ def test_two_names_for_one_method_are_told_apart_as_often_as_the_level_says(tmp_
             )
             for m, name in enumerate("AB")
         ]
-        _, found, _ = compare_groups(groups, CompareOptions("A", metric="train_loss"))
+        found = compare_groups(groups, CompareOptions("A", metric="train_loss")).rows
         rejected += found[1].verdict != "not distinguishable"
     assert 0.03 <= rejected / 200 <= 0.07

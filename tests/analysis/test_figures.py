@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from pandas import DataFrame
 
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter
 from mpifl.runfile.tables import AggregationRow, UpdateRow
 from mpifl.tools.analysis import style
+from mpifl.tools.analysis.curves import plot_groups
 from mpifl.tools.analysis.figures import draw_figure, draw_report, without_tuned
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.analysis.timeline import read_contacts
-from mpifl.tools.analysis.trials import Group
+from mpifl.tools.analysis.trials import Group, group_trials, load_trial
 from tests.analysis.test_tables import trial
 
 # What linear RGB becomes with protanopia, deuteranopia, tritanopia (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -75,6 +78,121 @@ def test_a_panel_for_each_value_of_an_axis() -> None:
     assert all(box.y1 <= ax.get_window_extent().y0 for ax in figure.axes), "no legend over data"
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, "inside the figure"
     assert figure.get_size_inches()[0] == 3.3
+
+
+def ends(*values: float, names: str = "abcdefghijkl", length: int = 1) -> list[Group]:
+    """Groups whose only trial ends at these accuracies, with names of some length."""
+    return [Group({"method": name * length}, [trial([0.1, v])]) for name, v in zip(names, values, strict=False)]
+
+
+def test_lines_that_end_apart_have_their_names_at_their_ends() -> None:
+    figure = draw_figure("accuracy", ends(0.9, 0.3, 0.92, 0.6), Options(width=3.3))
+    (ax,) = figure.axes
+    assert not figure.legends and [text.get_text() for text in ax.texts] == ["b", "d", "a", "c"]  # from below
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert all(low.y1 <= high.y0 + 2 for low, high in itertools.pairwise(boxes)), "one above the other"
+    assert all(box.x0 >= ax.get_window_extent().x1 and box.x1 <= figure.bbox.x1 for box in boxes), "beside the panel"
+
+
+@pytest.mark.parametrize("width", [3.3, 7.0])
+def test_a_legend_is_a_row_of_at_most_a_tenth_of_the_height_or_in_free_space(width: float) -> None:
+    figure = draw_figure("accuracy", ends(0.9, 0.9, 0.9, length=3), Options(width=width))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().height <= figure.bbox.height / 10
+    figure = draw_figure("accuracy", ends(*[0.5] * 8, length=9), Options(width=width))
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    box, panel = ax.get_legend().get_window_extent(), ax.get_window_extent()
+    assert not figure.legends and panel.x0 <= box.x0 and box.x1 <= panel.x1 and panel.y0 <= box.y0
+    paths = [line.get_transform().transform_path(line.get_path()) for line in ax.get_lines()]
+    assert not any(path.intersects_bbox(box) for path in paths), "no legend over data"
+
+
+def test_many_lines_leave_the_axes_of_a_plot_their_size() -> None:
+    few, many = (plot_groups(ends(*[0.5] * count, length=20), "test_accuracy", "time", "range", None, False)
+                 for count in (2, 12))  # fmt: skip
+    for ax in (few, many):
+        ax.figure.draw_without_rendering()
+    assert many.get_window_extent().height >= 0.95 * few.get_window_extent().height
+    pyplot.close("all")
+
+
+def test_names_in_a_plot_leave_out_what_all_lines_share() -> None:
+    found = [replace(group, labels={**group.labels, "data": "digits"}) for group in ends(0.3, 0.9)]
+    ax = plot_groups(found, "test_accuracy", "time", "range", pyplot.subplots()[1], False)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
+    pyplot.close("all")
+
+
+def test_thin_lines_of_the_trials() -> None:
+    group = Group({"method": "m"}, [trial([0.1, 0.5]), trial([0.1, 0.7])])
+    (ax,) = draw_figure("accuracy", [group], Options(trials=True)).axes
+    mean, *each = ax.get_lines()
+    assert mean.get_ydata() == pytest.approx([10, 60])
+    assert [line.get_ydata()[-1] for line in each] == [50, 70]  # type: ignore[index]
+    assert len({line.get_color() for line in ax.get_lines()}) == 1
+    (ax,) = draw_figure("accuracy", [group], Options()).axes
+    assert len(ax.get_lines()) == 1
+
+
+def test_a_caption_says_what_lines_and_bands_are_and_what_was_selected(tmp_path: Path) -> None:
+    chosen = [Group({"method": m, "step_size": size, "spread": s}, [trial([0.5]), trial([0.6])])
+              for m, size, s in (("A", 1, 0), ("B", 1, 0), ("A", 10, 5), ("B", 1, 5))]  # fmt: skip
+    options = Options(figures=("accuracy",), formats=("pdf", "tex"), panels="spread", spread="sd", width=3.3)
+    written, _ = draw_report(chosen, tmp_path, options, tuned=["step_size"])
+    assert [path.name for path in written] == ["accuracy.pdf", "accuracy.tex"]
+    text = (tmp_path / "accuracy.tex").read_text()
+    assert (r"\caption{Test accuracy against virtual time: mean of 2 trials, and the standard deviation (band). "
+            r"Selected step size: A 1 and 10; B 1.}") in text  # fmt: skip
+    assert r"\begin{figure}" in text and r"\includegraphics{accuracy}" in text and r"\label{fig:accuracy}" in text
+
+
+def test_profiles_of_the_time_to_an_accuracy() -> None:
+    """Two settings, one seed: a needs 2 s and 1 s to 0.5, b 1 s and for ever."""
+    curves = {("a", 0): [0, 0.1, 0.5], ("b", 0): [0, 0.6, 0.6], ("a", 5): [0, 0.5, 0.5], ("b", 5): [0, 0.1, 0.1]}
+    found = [Group({"method": m, "spread": s}, [trial(c)]) for (m, s), c in curves.items()]
+    figure = draw_figure("profile", found, Options(reach=(0.5,)))
+    one, other = figure.axes[0].get_lines()
+    assert one.get_xdata()[:2] == pytest.approx([1, 2]) and one.get_ydata()[:2] == pytest.approx([50, 100])
+    assert other.get_ydata()[:2] == pytest.approx([50, 50])
+    assert "the share of 2 combinations of a setting and a seed in which" in figure.get_label()
+    with pytest.raises(ConfigError, match="name one with --reach"):
+        draw_figure("profile", found, Options())
+    start = [replace(group, trials=[trial([0.5, 0.6])]) for group in found]
+    with pytest.raises(ConfigError, match="a method has the accuracy at the start"):
+        draw_figure("profile", start, Options(reach=(0.5,)))
+
+
+def test_ranks_over_the_settings() -> None:
+    """The mean over the trials of a setting is ranked: 0.9, 0.7, 0.5 and 0.8, 0.9, a trial that diverged."""
+    values = {("a", 0): [0.9, 0.9], ("b", 0): [0.6, 0.8], ("c", 0): [0.5, 0.5],
+              ("a", 5): [0.8, 0.8], ("b", 5): [0.9, 0.9], ("c", 5): [1.0, np.nan]}  # fmt: skip
+    found = [Group({"method": m, "spread": s}, [replace(trial([0.1, v]), seed=k) for k, v in enumerate(each)])
+             for (m, s), each in values.items()]  # fmt: skip
+    figure = draw_figure("ranks-accuracy", found, Options())
+    assert [text.get_text() for text in figure.axes[0].texts][:3] == ["a 1.50", "b 1.50", "c 3.00"]
+    assert "over 2 settings" in figure.get_label()
+    with pytest.raises(ConfigError, match="at least three methods"):
+        draw_figure("ranks-accuracy", found[:2], Options())
+
+
+def test_the_last_accuracy_against_the_staleness() -> None:
+    values = (("A", 0, 3.0, 0.7), ("A", 5, 1.0, 0.9), ("B", 0, 0.0, 0.5), ("B", 5, np.nan, 0.5))
+    found = [
+        Group({"method": m, "spread": s}, [replace(trial([0.1, a]), staleness=stale)]) for m, s, stale, a in values
+    ]
+    (ax,) = draw_figure("staleness-accuracy", found, Options()).axes
+    lines = [container.lines[0] for container in ax.containers]
+    assert [line.get_xdata().tolist() for line in lines] == [[1, 3], [0]]  # type: ignore[union-attr]
+    assert lines[0].get_ydata() == pytest.approx([90, 70]) and ax.get_xlabel() == "mean staleness (global steps)"
+
+
+def test_updates_against_time() -> None:
+    """Ten updates a second, as each trial has them."""
+    (ax,) = draw_figure("updates", ends(0.5), Options()).axes
+    assert ax.get_lines()[0].get_ydata() == pytest.approx([0, 10]) and ax.get_ylabel() == "updates consumed"
 
 
 def test_long_labels_stay_inside_the_figure() -> None:
@@ -178,5 +296,24 @@ def test_contacts_by_hand(tmp_path: Path) -> None:
     writer.close("completed", np.zeros(2))
     found = read_contacts(tmp_path / "a.h5")
     assert found.start.tolist() == [0, 0, 1, 2.5] and found.end.tolist() == [1, 2, 3, 5] and found.clients == 2
+    assert found.used[:2].tolist() == [2.5, 2.5] and np.isnan(found.used[2:]).all()
     # 30 of 40 bytes are the update's: it is in transit for 0.3 s after 0.5 s of computing
     assert found.computing[0] == pytest.approx([0.2, 0.7]) and found.computing[3] == pytest.approx([4.2, 4.7])
+
+
+def test_a_timeline_of_a_window(tmp_path: Path) -> None:
+    """From 1.5 to 2.6 s: the contacts of both clients then, and the global step at 2.5 s with its two updates."""
+    writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(2), layout=[("w", (2,))],
+                       clients={"samples": [3, 4], "rank": [0, 0], "rate": None})  # fmt: skip
+    for time, client in ((1.0, 0), (2.0, 1)):
+        writer.append(UpdateRow(time, client, 0, 0, 1, 16, 1.0))
+    writer.append(AggregationRow(2.5, 2))
+    writer.append(UpdateRow(3.0, 0, 0, 0, 1, 16, 1.0))
+    writer.close("completed", np.zeros(2))
+    groups = group_trials([load_trial(tmp_path / "a.h5")])
+    (ax,) = draw_figure("timeline", groups, Options(window=(1.5, 2.6))).axes
+    assert ax.get_xlim() == (1.5, 2.6)
+    (dots,) = (line for line in ax.get_lines() if line.get_marker() == "o")
+    assert sorted(zip(*dots.get_data(), strict=True))[0] == (2.5, 1)
+    with pytest.raises(ConfigError, match=r"window=2,1: no span of time; expected two times in seconds"):
+        Options(window=(2.0, 1.0))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError
@@ -41,6 +42,21 @@ def test_cells_marks_and_ranks() -> None:
         ["B", "90.00 ± 0.00 *", "-", "1.0"],
         ["C", "-", "60.00 ± 0.00 *", "1.0"],
     ]
+
+
+def test_the_csv_has_all_digits_of_the_cells() -> None:
+    groups = [group("A", 0, [0.7, 0.8]), group("A", 5, [1 / 3]), group("B", 0, [0.9, 0.9])]
+    data = build_pivot(groups, Options(pivot="spread")).data
+    assert data is not None and data.method.tolist() == ["A", "B"] and data["rank"].tolist() == [1.5, 1.0]
+    assert data["spread 0_trials"].tolist() == [2, 2] and data["spread 0_mean"].tolist() == [0.75, 0.9]
+    assert data["spread 5_mean"][0] == 1 / 3 and np.isnan(data["spread 5_mean"][1])
+
+
+def test_siunitx_has_room_for_a_minus() -> None:
+    groups = [Group({"method": m, "spread": s}, [trial([0.1], train_loss=[v])])
+              for m, s, v in (("A", 0, -1.5), ("A", 5, 20.0), ("B", 0, 2.0))]  # fmt: skip
+    text = build_pivot(groups, Options(pivot="spread", columns=("train_loss",), siunitx=True)).latex()
+    assert "S[table-format=-1.2," in text and "S[table-format=2.2," in text
 
 
 def test_small_and_huge_values_have_three_digits() -> None:

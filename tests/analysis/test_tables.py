@@ -19,7 +19,7 @@ from mpifl.errors import ConfigError
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.options import Options, parse_options
 from mpifl.tools.analysis.spread import half_width, mean_and_spread
-from mpifl.tools.analysis.tables import build_table, format_csv, format_spread
+from mpifl.tools.analysis.tables import build_table, format_csv, format_spread, summary
 from mpifl.tools.analysis.trials import Group, Trial
 from tests.analysis.test_analysis import columns, run_file
 
@@ -65,7 +65,7 @@ def test_what_it_takes_to_reach_an_accuracy() -> None:
     assert first["updates to 90 %"] == "25.0 (20-30), 2 of 3" and first["rounds to 90 %"] == "5.0 (4-6), 2 of 3"
     assert first["MB to 90 %"] == "3.75 (3.00-4.50), 2 of 3" and first["local steps to 90 %"] == "12.5 (10-15), 2 of 3"
     assert first["time to 100 % (s)"] == "never, 0 of 3" and second["MB to 90 %"] == "never, 0 of 1"
-    rows = pd.read_csv(StringIO(format_csv(GROUPS, options)))
+    rows = pd.read_csv(StringIO(format_csv(summary(GROUPS, options))))
     assert rows["time_to_0.9_trials"].tolist() == [2, 0] and rows["time_to_0.9_mean"][0] == 2.5
     assert rows["bytes_to_0.9_sd"][0] == pytest.approx(1.5e6 / 2**0.5)
     assert rows.test_accuracy_sd[0] == pytest.approx(np.std([0.9, 0.92, 0.4], ddof=1))
@@ -93,7 +93,7 @@ def test_labels_that_a_spreadsheet_would_compute_are_quoted() -> None:
     """In report.csv; numbers, also as text, stay."""
     labels = ["=cmd|' /c calc'!A0", "@a", "-x", "-0.5", -0.5, "plain"]
     groups = [Group({"method": label, "+a": 1}, THREE[:1]) for label in labels]
-    rows = pd.read_csv(StringIO(format_csv(groups, Options())), dtype=str)
+    rows = pd.read_csv(StringIO(format_csv(summary(groups, Options()))), dtype=str)
     assert rows.method.tolist() == ["'=cmd|' /c calc'!A0", "'@a", "'-x", "-0.5", "-0.5", "plain"]
     assert rows["'+a"].tolist() == ["1"] * 6
 
@@ -114,7 +114,7 @@ def test_the_best_are_marked() -> None:
     row = next(line for line in table.markdown().splitlines() if "100 %" in line)
     assert all(re.fullmatch(r"\*\*.*\*\*", cell.strip()) for cell in row.strip("|").split(" | "))
     assert r"\textbf{100 \% {[}b{]}}" in table.latex() and r"\textbf{AREA" not in table.latex()
-    assert pd.read_csv(StringIO(format_csv(GROUPS, Options(), [1]))).marked.tolist() == [False, True]
+    assert pd.read_csv(StringIO(format_csv(summary(GROUPS, Options(), [1])))).marked.tolist() == [False, True]
 
 
 def test_notes_say_what_the_numbers_are() -> None:

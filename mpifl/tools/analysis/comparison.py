@@ -11,15 +11,13 @@ import numpy as np
 import pandas as pd
 
 from mpifl.errors import ConfigError, as_unwritable
-from mpifl.safe_input import csv_text
-from mpifl.text import format_count
+from mpifl.text import capitalised, format_count
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.cautions import cautions
+from mpifl.tools.analysis.curves import metric_label
 from mpifl.tools.analysis.figures import find_label
-from mpifl.tools.analysis.labels import read_labels
 from mpifl.tools.analysis.options import NOT_METRICS, is_percentage, scale_of
-from mpifl.tools.analysis.report import few, trial_notes
-from mpifl.tools.analysis.run import find_runs
+from mpifl.tools.analysis.report import few, file_notes, load_trials
 from mpifl.tools.analysis.significance import (
     LEVEL,
     MOST_TRIALS,
@@ -33,15 +31,13 @@ from mpifl.tools.analysis.significance import (
     smallest_p,
     trials_needed,
 )
-from mpifl.tools.analysis.tables import TITLES, Table, format_number
+from mpifl.tools.analysis.tables import TITLES, Table, escape_markdown, format_csv, format_number
 from mpifl.tools.analysis.trials import (
     Group,
     Trial,
     by_other_labels,
     format_value,
     group_trials,
-    load_trial,
-    progress,
 )
 
 TESTS = {"signed-rank": "Wilcoxon's signed-rank test", "permutation": "the permutation test of the mean difference"}
@@ -101,6 +97,7 @@ class Comparisons(NamedTuple):
     """All comparisons of some runs."""
 
     table: Table
+    paper: Table  # the columns that fit a page
     rows: list[Comparison]
     sentences: list[str]  # for a paper: each method against the baseline over all settings
 
@@ -127,8 +124,9 @@ def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: S
     found = [c if c.method == options.baseline else c._replace(p_holm=next(adjusted)) for c in found]
     tests = sum(c.method != options.baseline for c in found)
     table = _table(found, by, names, metric, options, tests, [*notes, *cautions])
+    paper = _paper_table(table, found, metric, options, tests, notes)
     whole = [c for c in found if c.method != options.baseline and c.setting == scopes[-1][0]]
-    return Comparisons(table, found, [_sentence(c, metric, options, tests, large) for c in whole])
+    return Comparisons(table, paper, found, [_sentence(c, metric, options, tests, large) for c in whole])
 
 
 def _sentence(c: Comparison, metric: str, options: CompareOptions, tests: int, large: bool) -> str:
@@ -153,11 +151,9 @@ def _sentence(c: Comparison, metric: str, options: CompareOptions, tests: int, l
 
 def compare_files(paths: Sequence[str | Path], options: CompareOptions) -> Comparisons:
     """The comparisons over run files, patterns and folders. Raises ConfigError."""
-    found = find_runs(paths)
-    labels = read_labels(found)
-    trials = [load_trial(path, labels=labels.get(path)) for path in progress(found)]
+    trials, unread = load_trials(paths)
     groups = group_trials(trials)
-    return compare_groups(groups, options, [*few(trial_notes(trials)), *few(cautions(groups))])
+    return compare_groups(groups, options, [*file_notes(trials, unread), *few(cautions(groups))])
 
 
 def _metric(groups: Sequence[Group], options: CompareOptions) -> str:
@@ -306,6 +302,27 @@ def _table(
     return Table(titles, rows, 1 + len(names), [False] * len(rows), [*_notes(found, options, title, tests), *notes])
 
 
+def _paper_table(
+    table: Table, found: Sequence[Comparison], metric: str, options: CompareOptions, tests: int, notes: Sequence[str]
+) -> Table:  # fmt: skip
+    """The columns of the table that fit a page of a paper, with a caption and a note for its readers."""
+    kept = [k for k, title in enumerate(table.titles) if title not in ("better in", "p", "verdict")]
+    titles, rows = [table.titles[k] for k in kept], [[row[k] for k in kept] for row in table.rows]
+    if (wide := latex.width_of(titles, rows)) > latex.PAGE:
+        table.notes.append(f"Caution: compare.tex is about {wide:.1f} inches wide, more than a page; give the methods "
+                           "shorter names.")  # fmt: skip
+    what = metric_label(metric)
+    below = (f"{capitalised(what)}: interquartile mean with its 95 % bootstrap interval. Difference from "
+             f"{options.baseline}: mean over the pairs of trials with Student's 95 % interval. Effect: rank-biserial "
+             f"correlation, above 0 where the method is better. p: {TESTS[options.test]} with Holm's correction for "
+             f"{format_count(tests, 'comparison')}; bold where it is below 5 %.")  # fmt: skip
+    caption = f"{capitalised(what.partition(' (')[0])} of each method, compared with {options.baseline}"
+    column = titles.index("difference")
+    bold = frozenset((k, column) for k, c in enumerate(found) if c.p_holm < LEVEL)
+    style = latex.Style(caption, below=" ".join([below, *notes]), column=False)
+    return Table(titles, rows, table.left, table.marked, [], bold, style)
+
+
 def _notes(found: Sequence[Comparison], options: CompareOptions, title: str, tests: int) -> list[str]:
     """What the columns are, and what they cannot show."""
     notes = [
@@ -364,13 +381,10 @@ def frame(found: Sequence[Comparison]) -> pd.DataFrame:
 
 def write_comparison(folder: Path, found: Comparisons) -> list[Path]:
     """Writes compare.md, compare.csv, compare.tex and the sentences in LaTeX into a folder. Raises ConfigError."""
-    data = frame(found.rows)
-    for name in [name for name, values in data.items() if values.dtype.kind not in "biuf"]:
-        data[name] = data[name].map(csv_text)
     texts = {
-        "compare.md": "\n".join([found.table.markdown(), *found.sentences, ""]),
-        "compare.csv": data.rename(columns=csv_text).to_csv(index=False),
-        "compare.tex": found.table.latex(),
+        "compare.md": "\n".join([found.table.markdown(), *map(escape_markdown, found.sentences), ""]),
+        "compare.csv": format_csv(frame(found.rows)),
+        "compare.tex": found.paper.latex(),
         "sentences.tex": "".join(f"{latex.prose(sentence)}\n" for sentence in found.sentences),
     }
     if taken := [name for name in texts if (folder / name).is_dir()]:

@@ -10,7 +10,7 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.options import is_percentage, scale_of
-from mpifl.tools.analysis.trials import PROGRESS, SCALES, Group
+from mpifl.tools.analysis.trials import PROGRESS, SCALES, Group, format_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,41 +43,57 @@ def plot_columns(
 
 
 def plot_groups(
-    groups: Sequence[Group], metric: str, x: str, spread: str, ax: Axes | None, **options: Any
+    groups: Sequence[Group], metric: str, x: str, spread: str, ax: Axes | None, trials: bool, **options: Any
 ) -> Axes:  # fmt: skip
-    """Draws a metric of the evaluations, each group a line: its mean over the trials, and a band of the spread."""
+    """Draws a metric of the evaluations, each group a line: its mean over the trials, and a band of the spread.
+
+    trials: also a thin line for each trial.
+    """
     for trial in groups[0].trials:
         column_pair(trial.evaluations, PROGRESS[x], metric, empty=True)
     own = ax is None
     ax = ax or _new_axes()
-    curves = [plot_group(ax, group, metric, x, spread, scale=1.0, **{**style.line_style(k), **options})
+    names = line_names(groups)
+    curves = [plot_group(ax, group, metric, x, spread, trials, scale=1.0,
+                         **{**style.line_style(k), "label": names[id(group)], **options})
               for k, group in enumerate(groups)]  # fmt: skip
     style.format_axes(ax)
     ax.set_xlabel(progress_label(x, groups))
     ax.set_ylabel(axis_label(metric))
     _log_if_wide(ax, metric, [curve["mean"].to_numpy() for curve in curves])
-    if len(groups) > 1:
-        if own:
-            ax.figure.legend(loc="outside lower center", ncols=2, frameon=False, handlelength=3.2)
-        else:
-            ax.legend(frameon=False, handlelength=3.2)
+    if len(groups) > 1 and own and (figure := ax.get_figure(root=True)):
+        style.add_legend(figure, style.handles([names[id(group)] for group in groups]), [ax])
+    elif len(groups) > 1:
+        ax.legend(frameon=False, handlelength=3.2)
     return ax
 
 
+def line_names(groups: Sequence[Group], *left_out: str | None) -> dict[int, str]:
+    """The names of the groups by id, without these labels and those in which no group differs."""
+    values = {label: {format_value(group.labels[label]) for group in groups} for label in groups[0].labels}
+    same = [label for label, found in values.items() if len(found) == 1]
+    return {id(group): group.without(*left_out, *same).name for group in groups}
+
+
 def plot_group(
-    ax: Axes, group: Group, metric: str, x: str, spread: str, scale: float | None = None, **line: Any
+    ax: Axes, group: Group, metric: str, x: str, spread: str, trials: bool, scale: float | None = None, **line: Any
 ) -> DataFrame:
-    """Draws the curve of one group with its band, by default accuracies in percent; returns what it drew."""
-    curve = group.curve(metric, x, spread) * (scale_of(metric) if scale is None else scale)
+    """Draws the curve of one group with its band, by default accuracies in percent; returns what it drew.
+
+    trials: also a thin line for each trial.
+    """
+    scale = scale_of(metric) if scale is None else scale
+    curve = group.curve(metric, x, spread) * scale
     places = curve.index.to_numpy() * SCALES.get(x, 1.0)
     mean = np.where(np.isfinite(curve["mean"]), curve["mean"], np.nan)
     (drawn,) = ax.plot(places, mean, **{"label": style.plain(group.name), **line})
     if len(group.trials) > 1:
         low, high = curve["low"], curve["high"]
         if is_percentage(metric):  # a standard deviation or an interval may lead out of the possible values
-            whole = scale_of(metric) if scale is None else scale
-            low, high = low.clip(lower=0), high.clip(upper=whole)
+            low, high = low.clip(lower=0), high.clip(upper=scale)
         ax.fill_between(places, low, high, color=drawn.get_color(), alpha=0.18, linewidth=0)
+        for xs, ys in (trial.curve(metric, x) for trial in (group.trials if trials else ())):
+            ax.plot(xs * SCALES.get(x, 1.0), ys * scale, color=drawn.get_color(), linewidth=0.4, alpha=0.7)
     return curve
 
 

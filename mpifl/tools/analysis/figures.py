@@ -1,4 +1,4 @@
-"""The figures of a report: curves, distributions, sensitivity to the step size, timelines."""
+"""The figures of a report: curves, distributions, sensitivity to the step size, profiles, ranks, timelines."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from mpifl.errors import ConfigError
-from mpifl.tools.analysis import style
-from mpifl.tools.analysis.curves import metric_label, plot_group, progress_label, scale_axis
-from mpifl.tools.analysis.options import CURVES, FIGURES, PICTURES, Options, scale_of
-from mpifl.tools.analysis.ranking import RankTest, performance_profile
-from mpifl.tools.analysis.spread import mean_and_spread
-from mpifl.tools.analysis.trials import Group, format_value, label_of
+from mpifl.text import capitalised, format_count
+from mpifl.tools.analysis import latex, style
+from mpifl.tools.analysis.curves import line_names, metric_label, plot_group, progress_label, scale_axis
+from mpifl.tools.analysis.options import CURVES, FIGURES, PICTURES, Options, is_percentage, scale_of
+from mpifl.tools.analysis.ranking import RankTest, performance_profile, rank_test
+from mpifl.tools.analysis.spread import BANDS, mean_and_spread
+from mpifl.tools.analysis.tables import known_mean
+from mpifl.tools.analysis.trials import Group, Trial, count_trials, format_value, label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 PERCENT = np.linspace(0, 100, 101)  # percentages of the clients
 MAX_TIMELINES = 4  # panels in a figure of timelines
 MAX_TICKS = 7  # step sizes that have a tick each
-MAX_BINARY = 64.0  # the largest factor of a performance profile whose axis has powers of 2
 LONG_TAIL = 10.0  # a staleness above this many times the 90 % quantile makes the axis logarithmic
+MAX_BINARY = 64.0  # the largest factor of a performance profile whose axis has powers of 2
 
 
 class _Nothing(Exception):
@@ -36,27 +38,52 @@ class _Nothing(Exception):
 
 
 def draw_report(
-    groups: Sequence[Group], out: Path, options: Options, candidates: Sequence[Group] = ()
+    groups: Sequence[Group], out: Path, options: Options, candidates: Sequence[Group] = (), tuned: Sequence[str] = ()
 ) -> tuple[list[Path], list[str]]:
     """Writes the figures into `out`; returns the files, and a line about each figure that cannot be drawn.
 
     candidates: all groups of a study, before its selection: what the step sizes are compared over; else `groups`.
-    Without `options.figures`, figures that the runs have no values for are left out without a line.
+    tuned: labels whose values were selected for each method. Without `options.figures`, figures that the runs have no
+    values for are left out without a line. With tables in LaTeX, each picture has its caption in a file as well.
     """
     formats = [name for name in options.formats if name in PICTURES]
     written, notes = [], []
-    for stem, make in _wanted(groups, options, candidates or groups).items() if formats else ():
+    shown = without_tuned(groups, tuned)
+    for stem, make in _wanted(shown, options, candidates or groups).items() if formats else ():
         try:
             with style.paper_style():
-                written += style.save(make(), out, stem, formats)
+                figure = make()
+                written += style.save(figure, out, stem, formats)
         except _Nothing as reason:
             if options.figures or str(reason):
                 notes.append(f"No figure {stem}: {str(reason) or 'no run has values for it'}.")
+            continue
+        if "tex" in options.formats:
+            caption = " ".join([f"{figure.get_label()}.", *_selected(groups, tuned)])
+            written.append(out / f"{stem}.tex")
+            written[-1].write_text(latex.figure(stem, caption, options.width), encoding="utf-8")
     return written, notes
 
 
+def _selected(groups: Sequence[Group], tuned: Sequence[str]) -> list[str]:
+    """A sentence for each label in `tuned`: the values that were selected for each method."""
+    sentences = []
+    for label in tuned:
+        values: dict[str, dict[str, None]] = {}
+        for group in groups:
+            if group.labels.get(label) is not None:
+                method = format_value(next(iter(group.labels.values())))
+                values.setdefault(method, {})[format_value(group.labels[label])] = None
+        each = "; ".join(f"{method} {' and '.join(found)}" for method, found in values.items())
+        sentences.append(f"Selected {label.replace('_', ' ')}: {each}.")
+    return sentences
+
+
 def draw_figure(kind: str, groups: Sequence[Group], options: Options, candidates: Sequence[Group] = ()) -> Figure:
-    """One figure of a report: one of FIGURES, or a metric. Raises ConfigError where there is nothing to draw."""
+    """One figure of a report, with its caption as its label. Raises ConfigError where there is nothing to draw.
+
+    kind: one of FIGURES or ON_REQUEST, or a metric.
+    """
     options = replace(options, figures=(kind,))
     make = next(iter(_wanted(groups, options, candidates or groups).values()))
     try:
@@ -71,20 +98,23 @@ def _wanted(
     groups: Sequence[Group], options: Options, candidates: Sequence[Group]
 ) -> dict[str, Callable[[], Figure]]:  # fmt: skip
     """The figures to draw by file name."""
+    alone = {"staleness": staleness_figure, "client-updates": client_updates_figure, "timeline": _timeline}
+    of_metric = {"step-size": step_size_figure, "staleness": staleness_metric_figure, "ranks": _ranks}
     made: dict[str, Callable[[], Figure]] = {}
     for kind in options.figures or FIGURES:
-        if kind == "staleness":
-            made[kind] = partial(staleness_figure, groups, options)
-        elif kind == "client-updates":
-            made[kind] = partial(client_updates_figure, groups, options)
-        elif kind == "timeline":
-            made[kind] = partial(_timeline, groups, options)
-        elif kind.startswith("step-size-"):
-            made[kind] = partial(step_size_figure, candidates, CURVES[kind.removeprefix("step-size-")], options)
+        prefix, _, metric = kind.rpartition("-")
+        if kind in alone:
+            made[kind] = partial(alone[kind], groups, options)
+        elif prefix in of_metric:
+            found = candidates if prefix == "step-size" else groups
+            made[kind] = partial(of_metric[prefix], found, CURVES[metric], options)
         else:
             for x in options.x:
                 stem = re.sub(r"[^\w.-]+", "_", kind) + ("" if x == "time" else f"-{x}")
-                made[stem] = partial(curves_figure, groups, CURVES.get(kind, kind), x, options)
+                if kind == "profile":
+                    made[stem] = partial(_profile, groups, x, options)
+                else:
+                    made[stem] = partial(curves_figure, groups, CURVES.get(kind, kind), x, options)
     return made
 
 
@@ -104,31 +134,21 @@ def without_tuned(groups: Sequence[Group], tuned: Sequence[str]) -> list[Group]:
 
     They keep these labels where two groups would have the same ones without them.
     """
-    found = [_without(group, *tuned) for group in groups]
+    found = [group.without(*tuned) for group in groups]
     return found if len({group.name for group in found}) == len(found) else list(groups)
 
 
-def _without(group: Group, *labels: str | None) -> Group:
-    return replace(group, labels={key: value for key, value in group.labels.items() if key not in labels})
-
-
-def _names(groups: Sequence[Group], axis: str | None) -> dict[int, str]:
-    """The names of the groups by id, without the label of the panels and those in which no group differs."""
-    values = {label: {format_value(group.labels[label]) for group in groups} for label in groups[0].labels}
-    same = [label for label, found in values.items() if len(found) == 1]
-    return {id(group): _without(group, axis, *same).name for group in groups}
-
-
 def _line_panels(
-    groups: Sequence[Group], options: Options, draw: Callable[[Axes, Group, dict[str, Any]], bool]
-) -> tuple[Figure, list[Axes]]:
+    groups: Sequence[Group], options: Options, draw: Callable[[Axes, Group, dict[str, Any]], bool], x: str, y: str,
+    caption: str, finish: Callable[[Axes], object] = lambda ax: None,
+) -> Figure:  # fmt: skip
     """A figure with a panel for each value of the axis `options.panels`, in which `draw` draws each group as a line.
 
     Groups that differ in that axis alone have the same line style in all panels. `draw` returns whether there was
-    something to draw.
+    something to draw; `finish` sets the limits of a panel.
     """
     axis = find_label(options.panels, groups, "panels") if options.panels else None
-    named = _names(groups, axis)
+    named = line_names(groups, axis)
     parts: dict[str, list[tuple[str, Group]]] = {}
     for group in groups:
         title = "" if axis is None else f"{axis.replace('_', ' ')} {format_value(group.labels[axis])}"
@@ -137,17 +157,34 @@ def _line_panels(
         raise _Nothing(
             f"it would have {most} lines in a panel, more than {style.MAX_LINES}; choose fewer runs, or --panels"
         )
-    names = {name: k for k, name in enumerate(dict.fromkeys(name for part in parts.values() for name, _ in part))}
+    names = list(dict.fromkeys(name for part in parts.values() for name, _ in part))
     figure, axes = style.panels(list(parts), options.width)
     drawn = False
     for ax, part in zip(axes, parts.values(), strict=True):
         for name, group in part:
-            drawn |= draw(ax, group, style.line_style(names[name]))
+            drawn |= draw(ax, group, {**style.line_style(names.index(name)), "label": name})
     if not drawn:
         raise _Nothing
-    if len(names) > 1:
-        style.add_legend(figure, style.handles(list(names)))
-    return figure, axes
+    for ax in axes:
+        style.format_axes(ax)
+        finish(ax)
+    style.label_axes(axes, x, y)
+    style.add_legend(figure, style.handles(names) if len(names) > 1 else {}, axes)
+    figure.set_label(capitalised(caption))
+    return figure
+
+
+def _mean_of(groups: Sequence[Group], options: Options, shape: str) -> str:
+    """The end of a caption: what lines, and bands or bars, show."""
+    if all(len(group.trials) == 1 for group in groups):
+        return ""
+    each = "; thin lines: each trial" if options.trials and shape == "band" else ""
+    return f": mean of {count_trials(groups)}, and {BANDS[options.spread]} ({shape}){each}"
+
+
+def _words(label: str) -> str:
+    """A label of an axis without its unit."""
+    return label.partition(" (")[0]
 
 
 def curves_figure(groups: Sequence[Group], metric: str, x: str, options: Options) -> Figure:
@@ -155,16 +192,13 @@ def curves_figure(groups: Sequence[Group], metric: str, x: str, options: Options
     values = []
 
     def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
-        curve = plot_group(ax, group, metric, x, options.spread, **line)
+        curve = plot_group(ax, group, metric, x, options.spread, options.trials, **line)
         values.append(curve)
         return bool(np.isfinite(curve["mean"]).any())
 
-    figure, axes = _line_panels(groups, options, draw)
-    for ax in axes:
-        style.format_axes(ax)
-        scale_axis(ax, metric, values)
-    style.label_axes(axes, progress_label(x, groups), metric_label(metric))
-    return figure
+    x_label, y_label = progress_label(x, groups), metric_label(metric)
+    caption = f"{_words(y_label)} against {_words(x_label)}{_mean_of(groups, options, 'band')}"
+    return _line_panels(groups, options, draw, x_label, y_label, caption, lambda ax: scale_axis(ax, metric, values))
 
 
 def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
@@ -188,16 +222,15 @@ def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
         ax.plot(np.insert(xs, 0, found[0]), np.insert(ys, 0, 0.0), drawstyle="steps-post", **line)
         return True
 
-    figure, axes = _line_panels(groups, options, draw)
-    for ax in axes:
-        style.format_axes(ax)
+    def finish(ax: Axes) -> None:
         ax.set_ylim(0, 103)
         if most > LONG_TAIL * max(1.0, *usual):
             ax.set_xscale("symlog", linthresh=1)
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             ax.set_xlim(left=0)
-    style.label_axes(axes, "staleness (global steps)", "updates, cumulative (%)")
-    return figure
+
+    caption = f"share of the updates whose staleness is at most that on the axis, over {count_trials(groups)}"
+    return _line_panels(groups, options, draw, "staleness (global steps)", "updates, cumulative (%)", caption, finish)
 
 
 def client_updates_figure(groups: Sequence[Group], options: Options) -> Figure:
@@ -213,51 +246,68 @@ def client_updates_figure(groups: Sequence[Group], options: Options) -> Figure:
         ax.fill_between(PERCENT, low, high, color=line["color"], alpha=0.18, linewidth=0)
         return True
 
-    figure, axes = _line_panels(groups, options, draw)
-    for ax in axes:
-        style.format_axes(ax)
-        ax.set_ylim(bottom=0)
-    style.label_axes(axes, "clients, fewest updates first (%)", "updates per client")
-    return figure
+    caption = f"updates of the clients, from the one with fewest{_mean_of(groups, options, 'band')}"
+    x, y = "clients, fewest updates first (%)", "updates per client"
+    return _line_panels(groups, options, draw, x, y, caption, lambda ax: ax.set_ylim(bottom=0))
 
 
-# -- step sizes --------------------------------------------------------------------------------------------------------
+# -- points with bars --------------------------------------------------------------------------------------------------
 def step_size_figure(groups: Sequence[Group], metric: str, options: Options) -> Figure:
     """The metric at the last evaluation against the step size, a line for each method: mean and spread."""
     label = next((name for name in groups[0].labels if name.rpartition(".")[2] == "step_size"), None)
     sizes = {size for group in groups if (size := group.labels.get(label or "")) is not None}
     if label is None or len(sizes) < 2 or not all(type(size) in (int, float) for size in sizes):
         raise _Nothing
+    points = [(group.without(label), group.labels[label], group) for group in groups]
+    return _point_panels(points, "step size", metric, options, sorted(sizes))
+
+
+def staleness_metric_figure(groups: Sequence[Group], metric: str, options: Options) -> Figure:
+    """The metric at the last evaluation against the mean staleness, a line for each method over the settings."""
+    method = next(iter(groups[0].labels), None)
+    kept = {method, find_label(options.panels, groups, "panels") if options.panels else None}
+    points = [(group.without(*(label for label in group.labels if label not in kept)),
+               known_mean([trial.staleness for trial in group.trials]), group) for group in groups]  # fmt: skip
+    return _point_panels(points, "mean staleness (global steps)", metric, options)
+
+
+def _point_panels(
+    points: Sequence[tuple[Group, float | None, Group]], x: str, metric: str, options: Options,
+    ticks: Sequence[float] = (),
+) -> Figure:  # fmt: skip
+    """The last values of a metric against x: lines through points with a bar of the spread.
+
+    points: the group of a line, x, and the group whose trials have the values; one that is not finite has no point.
+    """
     scale = scale_of(metric)
     lines: dict[str, tuple[Group, list[tuple[float, ...]]]] = {}
-    for group in groups:
-        rest, values = _without(group, label), group.last(metric) * scale
-        points = lines.setdefault(rest.name, (rest, []))[1]
+    for line_group, place, group in points:
+        values, found = group.last(metric) * scale, lines.setdefault(line_group.name, (line_group, []))[1]
         diverged = any(trial.diverged(metric) for trial in group.trials)
-        if group.labels[label] is not None and len(values) and not diverged and np.isfinite(values).all():
-            points.append((float(group.labels[label]), *map(float, mean_and_spread(values, options.spread))))
+        if place is not None and np.isfinite(place) and len(values) and not diverged and np.isfinite(values).all():
+            found.append((float(place), *map(float, mean_and_spread(values, options.spread))))
+    places = [place for _, found in lines.values() for place, *_ in found]
 
     def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
-        points = np.array(sorted(lines[group.name][1]))
-        if not len(points):
+        found = np.array(sorted(lines[group.name][1]))
+        if not len(found):
             return False
-        x, mean, low, high = points.T
-        ax.errorbar(x, mean, [mean - low, high - mean], capsize=2, elinewidth=0.8, **{**line, "markevery": None})
+        xs, mean, low, high = found.T
+        ax.errorbar(xs, mean, [mean - low, high - mean], capsize=2, elinewidth=0.8, **{**line, "markevery": None})
         return True
 
-    figure, axes = _line_panels([group for group, _ in lines.values()], options, draw)
-    positive = min(sizes) > 0 and max(sizes) / min(sizes) >= 10
-    for ax in axes:
-        if positive:
+    def finish(ax: Axes) -> None:
+        if min(places) > 0 and max(places) / min(places) >= 10:
             ax.set_xscale("log")
-        style.format_axes(ax)
         ax.margins(x=0.05)
-        if len(sizes) <= MAX_TICKS:  # the values that were swept
-            ax.set_xticks(sorted(sizes), [f"{size:g}" for size in sorted(sizes)])
+        if 0 < len(ticks) <= MAX_TICKS:  # the values that were swept
+            ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             ax.set_xticks([], minor=True)
         scale_axis(ax, metric, [])
-    style.label_axes(axes, "step size", f"final {metric_label(metric)}")
-    return figure
+
+    y = f"final {metric_label(metric)}"
+    caption = f"{_words(y)} against {_words(x)}{_mean_of([group for *_, group in points], options, 'bar')}"
+    return _line_panels([group for group, _ in lines.values()], options, draw, x, y, caption, finish)
 
 
 # -- timelines ---------------------------------------------------------------------------------------------------------
@@ -269,12 +319,13 @@ def _timeline(groups: Sequence[Group], options: Options) -> Figure:
                        if options.figures else "")  # fmt: skip
     if not any(len(trial.staleness_counts[0]) for group in groups for trial in group.trials[:1]):
         raise _Nothing
-    names = _names(groups, None)
-    return timeline_figure(groups, [names[id(group)] if len(groups) > 1 else "" for group in groups], options.width)
+    names = line_names(groups)
+    titles = [names[id(group)] if len(groups) > 1 else "" for group in groups]
+    return timeline_figure(groups, titles, options.width, options.window)
 
 
 # -- many methods on many problems -------------------------------------------------------------------------------------
-def profile_figure(costs: Mapping[str, DataFrame], width: float) -> Figure:
+def profile_figure(costs: Mapping[str, pd.DataFrame], width: float) -> Figure:
     """The performance profile of each table of costs in a panel, by title: see `ranking.performance_profile`."""
     profiles = {title: performance_profile(table) for title, table in costs.items()}
     names = list(dict.fromkeys(str(name) for profile in profiles.values() for name in profile))
@@ -316,4 +367,58 @@ def ranks_figure(found: RankTest, width: float) -> Figure:
     ax.xaxis.tick_top()
     ax.spines["top"].set_position(("data", 0))
     ax.spines[["left", "right", "bottom"]].set_visible(False)
+    return figure
+
+
+def _by_problem(groups: Sequence[Group], value: Callable[[Trial], float]) -> pd.DataFrame:
+    """A value of each trial: a column for each method, a row for each setting and seed that all methods have.
+
+    Methods are the values of the first label; the other labels are the setting.
+    """
+    method = next(iter(groups[0].labels), "")
+    rows: dict[tuple[str, tuple[int, int]], dict[str, float]] = {}
+    for group in groups:
+        for seed, trial in group.by_seed().items():
+            row = rows.setdefault((group.without(method).name, seed), {})
+            row[format_value(group.labels.get(method))] = value(trial)
+    methods = list(dict.fromkeys(name for row in rows.values() for name in row))
+    whole = {key: row for key, row in rows.items() if len(row) == len(methods)}
+    if len(methods) < 2 or not whole:
+        raise _Nothing("it needs trials of at least two methods with the same setting and seed")
+    return pd.DataFrame(whole, index=methods).T
+
+
+def _profile(groups: Sequence[Group], x: str, options: Options) -> Figure:
+    if not options.reach:
+        raise _Nothing("it needs an accuracy to reach; name one with --reach, such as 0.8")
+    costs = {
+        f"{100 * accuracy:g} %": _by_problem(groups, partial(Trial.reached, accuracy=accuracy, x=x))
+        for accuracy in options.reach
+    }
+    if any((table <= 0).any(axis=None) for table in costs.values()):
+        raise _Nothing("a method has the accuracy at the start")
+    what = _words(progress_label(x, groups))
+    count = format_count(len(next(iter(costs.values()))), "combination")
+    caption = (f"performance profiles: the share of {count} of a setting and a seed in which a method reaches a test "
+               f"accuracy of {' or '.join(costs)} with at most a multiple of the smallest {what}")  # fmt: skip
+    figure = profile_figure(costs, options.width)
+    figure.set_label(capitalised(caption))
+    return figure
+
+
+def _ranks(groups: Sequence[Group], metric: str, options: Options) -> Figure:
+    scores = _by_problem(groups, lambda trial: trial.last(metric))
+    settings = scores.groupby(level=0, sort=False).mean().where(scores.notna().groupby(level=0).all())
+    scores, what = (settings, "setting") if len(settings) > 1 else (scores, "seed")
+    if scores.isna().all(axis=None):
+        raise _Nothing
+    if len(scores.columns) < 3 or len(scores) < 2:
+        raise _Nothing("it needs at least three methods, and two settings or two seeds")
+    found = rank_test(scores, is_percentage(metric))
+    figure = ranks_figure(found, options.width)
+    metric, count = _words(metric_label(metric)), format_count(len(scores), what)
+    figure.set_label(
+        f"Mean ranks of the methods by their final {metric} over {count}; bars join methods that Nemenyi's test does "
+        f"not distinguish at the level of 5 % (Friedman's test that all are alike: p = {found.p:.2g})"
+    )
     return figure

@@ -24,6 +24,8 @@ class Labels:
     study: str
     axes: dict[str, Any]
     """value by axis; text, a number, a truth value or None"""
+    place: int = 0
+    """number of the run in its study"""
 
 
 def read_labels(paths: Iterable[Path]) -> dict[Path, Labels]:
@@ -32,7 +34,7 @@ def read_labels(paths: Iterable[Path]) -> dict[Path, Labels]:
     known: dict[tuple[Path, str], Labels] = {}
     for folder in {path.parent for path in paths}:
         study, runs = read_index(folder)
-        known |= {(folder, run["file"]): Labels(study, run["labels"]) for run in runs}
+        known |= {(folder, run["file"]): Labels(study, run["labels"], k) for k, run in enumerate(runs)}
     return {path: known[path.parent, path.name] for path in paths if (path.parent, path.name) in known}
 
 

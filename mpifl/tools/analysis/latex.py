@@ -6,6 +6,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+LETTER, GAP = 4.4 / 72.27, 6 / 72.27  # inches: about a letter of LaTeX's \\footnotesize; the gap between columns
+COLUMN = 3.5  # inches: what is at most so wide is set in one column of a two-column page
+PAGE = 7.0  # inches: width of a page
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -111,6 +114,22 @@ def table(
     return "\n".join([*lines, rf"\end{{{environment}}}", ""])
 
 
+def width_of(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> float:
+    """About how wide a table in \\footnotesize is, inches."""
+    return sum(max(map(len, each)) * LETTER + GAP for each in zip(titles, *rows, strict=True))
+
+
+def figure(name: str, caption: str, width: float) -> str:
+    """A figure environment that includes the picture of this name; width: inches."""
+    environment = "figure" if width <= COLUMN else "figure*"
+    lines = [
+        r"% needs \usepackage{graphicx}, and \graphicspath{{FOLDER/}} for the folder of the picture",
+        rf"\begin{{{environment}}}", r"\centering", rf"\includegraphics{{{name}}}", rf"\caption{{{escape(caption)}}}",
+        rf"\label{{fig:{name}}}", rf"\end{{{environment}}}", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
 def _spanning(span: tuple[str, int, int] | None) -> list[str]:
     """The line of a title over several columns, with a rule below it."""
     if span is None:
@@ -125,10 +144,11 @@ def _number_column(cells: Sequence[str], style: Style) -> str:
     found = [match for cell in cells if (match := MEAN.fullmatch(cell))]
     if not style.siunitx or not found:
         return "r"
+    minus = "-" if any(match[0].startswith("-") for match in found) else ""
     whole, digits = (max(len(match[k]) for match in found) for k in (1, 2))
     half = max(len((match[3] or "").replace(".", "").lstrip("0")) for match in found)
     spread = f"({half})" if half else ""
-    return f"S[table-format={whole}.{digits}{spread},separate-uncertainty,detect-weight]"
+    return f"S[table-format={minus}{whole}.{digits}{spread},separate-uncertainty,detect-weight]"
 
 
 def _cell(cell: str, style: Style) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any
 
 from mpifl.errors import ConfigError
@@ -25,6 +26,7 @@ VARIANCE = "client_accuracy_variance"
 CURVES = {"accuracy": "test_accuracy", "loss": "train_loss", "gradient": "gradient_norm",
           "gradient-mapping": "gradient_mapping"}  # figures and their metrics  # fmt: skip
 FIGURES = (*CURVES, "staleness", "client-updates", "step-size-accuracy", "step-size-loss", "timeline")
+ON_REQUEST = ("updates", "staleness-accuracy", "staleness-loss", "profile", "ranks-accuracy", "ranks-loss")
 WIDTHS = (2.0, 12.0)  # inches, least and greatest
 
 
@@ -52,11 +54,15 @@ class Options:
     """units of `reach`: time, updates, rounds, bytes, local-steps"""
     formats: tuple[str, ...] = ("md", "csv", "tex", "png", "pdf")
     figures: tuple[str, ...] | None = None
-    """names of FIGURES, or metrics of the evaluations; None: all figures that the runs have values for"""
+    """names of FIGURES and ON_REQUEST, or metrics of the evaluations; None: all FIGURES that the runs have values of"""
     x: tuple[str, ...] = ("time",)
     """quantities that curves are drawn against; the same names as in `reach_in`"""
     panels: str | None = None
     """an axis: figures of curves have a panel for each of its values"""
+    trials: bool = False
+    """figures of curves have a thin line for each trial"""
+    window: tuple[float, float] | None = None
+    """first and last time (s) of timelines; None: the beginning of the run"""
     width: float = 7.0
     """width of the figures, inches"""
     pivot: str | None = None
@@ -82,6 +88,11 @@ class Options:
                 raise ConfigError(
                     "reach", f"{accuracy:g}", "no accuracy", "a number above 0 and at most 1, such as 0.9"
                 )
+        if self.window and not (len(self.window) == 2 and 0 <= self.window[0] < self.window[1] < inf):
+            raise ConfigError(
+                "window", ",".join(f"{t:g}" for t in self.window), "no span of time",
+                "two times in seconds, the smaller one first, such as 10,12",
+            )  # fmt: skip
         if not WIDTHS[0] <= self.width <= WIDTHS[1]:
             raise ConfigError(
                 "width", f"{self.width:g}", "too small or too large", f"inches, from {WIDTHS[0]:g} to {WIDTHS[1]:g}"
@@ -90,8 +101,9 @@ class Options:
     def check_names(self, evaluations: Collection[str]) -> None:
         """Raises ConfigError for a column or a figure that is neither known nor a column of the runs' evaluations."""
         more = (*CLASSIFICATION, *(name for name in evaluations if name not in NOT_METRICS))
+        figures = (*FIGURES, *ON_REQUEST, *METRICS)
         for key, names, known in (
-            ("columns", self.columns, (*METRICS, *COMPUTED)), ("figures", self.figures, (*FIGURES, *METRICS))
+            ("columns", self.columns, (*METRICS, *COMPUTED)), ("figures", self.figures, figures)
         ):  # fmt: skip
             _check(key, [name for name in names or () if ":" not in name], dict.fromkeys((*known, *more)))
 
@@ -123,7 +135,7 @@ def parse_options(values: Mapping[str, Any]) -> Options:
             found[key] = tuple(part.strip() for part in value.split(",") if part.strip())
             if not found[key]:
                 raise ConfigError(name, value or "''", "no names", "names, separated by commas")
-        elif key == "reach":
+        elif key in ("reach", "window"):
             found[key] = tuple(_number(name, part) for part in value.split(","))
         elif key == "width":
             found[key] = _number(name, value)

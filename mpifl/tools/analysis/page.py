@@ -26,6 +26,7 @@ from mpifl.text import format_count
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import metric_label, progress_label
 from mpifl.tools.analysis.options import METRICS, NOT_METRICS, Options, scale_of
+from mpifl.tools.analysis.spread import BANDS
 from mpifl.tools.analysis.tables import Table
 from mpifl.tools.analysis.trials import PROGRESS, SCALES, SUMS, Group, differing_keys, format_value
 from mpifl.version import source
@@ -36,8 +37,6 @@ MAX_POINTS, MIN_POINTS = 1000, 40  # points in a curve
 MAX_INCOMPLETE = 1000  # runs that are listed
 MAX_CONFIG = 20_000  # characters of a configuration
 DASH_PIXELS = 2.2  # pixels in a unit of a dash
-BANDS = {"range": "the range from the smallest value to the largest", "sd": "the standard deviation",
-         "ci95": "the 95 % interval of the mean"}  # fmt: skip
 DIGITS = 6  # significant digits in the values of a curve
 MAX_BANDS = 6  # bands shown at first: more than this hide one another
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import floor, log10
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from mpifl.errors import ConfigError
-from mpifl.text import capitalised, format_count
+from mpifl.text import capitalised
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.curves import metric_label
 from mpifl.tools.analysis.figures import find_label
 from mpifl.tools.analysis.options import Options, is_percentage, scale_of
 from mpifl.tools.analysis.significance import LEVEL, holm, signed_rank_test, smallest_p
 from mpifl.tools.analysis.spread import SPREADS, half_width
-from mpifl.tools.analysis.tables import Table, format_spread
-from mpifl.tools.analysis.trials import Group, format_value
+from mpifl.tools.analysis.tables import Table, format_number, format_spread, statistics
+from mpifl.tools.analysis.trials import Group, count_trials, format_value
 
-LETTER, GAP = 4.4 / 72.27, 6 / 72.27  # inches: about a letter of LaTeX's \\footnotesize; the gap between columns
-COLUMN = 3.5  # inches: a table of at most this width is set in one column of a two-column page
 _APART = ", and those that the signed-rank test does not distinguish from it (5 %, Holm)"
 WORDS = {"range": "mean (smallest–largest)", "sd": "mean ± standard deviation",
          "ci95": "mean ± half the 95 % confidence interval"}  # fmt: skip
@@ -66,30 +66,33 @@ def build_pivot(
         tested += [] if enough is None else [enough]
         ranks[list(scores), j] = rankdata(list(scores.values()))
     digits = [_digits([row[c] for row in cells.values() if c in row], metric, options.spread) for c in columns]
-    rows = []
+    rows: list[list[str]] = []
+    data: list[dict[str, Any]] = []  # with all digits
     for (labels, row), each in zip(cells.items(), ranks, strict=True):
+        data.append(dict(zip(names, labels, strict=True)))
+        for column, group in row.items():
+            data[-1] |= statistics(f"{axis} {column}", group.last(metric))
+        data[-1]["rank"] = np.nanmean(each) if np.isfinite(each).any() else np.nan
         texts = [_cell(row.get(c), metric, options.spread, d) for c, d in zip(columns, digits, strict=True)]
-        rows.append([*labels, *texts, f"{np.nanmean(each):.1f}" if np.isfinite(each).any() else "-"])
-    counts = sorted({len(group.trials) for group in groups})
-    trials = f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else format_count(counts[0], "trial")
+        rows.append([*labels, *texts, format_number(data[-1]["rank"], 1)])
+    trials = count_trials(groups)
     full = all(len(row) == len(columns) for row in cells.values())
     apart = _APART if all(tested) else f"{_APART}, in columns with enough trials for it"
     chosen = (f"the best of its column{apart if any(tested) else ''}. Rank: mean over the columns"
               f"{'' if full else ' in which a row has trials'}.")  # fmt: skip
     plain = [f"{axis.replace('_', ' ')} {column}" for column in columns]
     known = [f"{metric_label(metric)}: {SPREADS[options.spread]}, {trials}. Marked: {chosen}", *notes]
-    wide = sum(max(map(len, each)) * LETTER + GAP for each in zip([*names, *columns, "rank"], *rows, strict=True))
-    if wide > options.width:
+    if (wide := latex.width_of([*names, *columns, "rank"], rows)) > options.width:
         known.append(f"Caution: the LaTeX table is about {wide:.1f} inches wide, more than the {options.width:g} of "
                      "--width; leave out columns, or give --width 7.")  # fmt: skip
     style = latex.Style(
         options.caption or capitalised(metric_label(metric)), options.label,
         f"{capitalised(WORDS[options.spread])} over {trials} at the end of each run. Bold: {chosen}",
-        options.width <= COLUMN, options.siunitx, [*names, *columns, "rank"],
+        options.width <= latex.COLUMN, options.siunitx, [*names, *columns, "rank"],
         (axis.replace("_", " "), len(names), len(columns)),
     )  # fmt: skip
     titles = [*names, *plain, "rank"]
-    return Table(titles, rows, len(names), [False] * len(rows), known, frozenset(marked), style)
+    return Table(titles, rows, len(names), [False] * len(rows), known, frozenset(marked), style, pd.DataFrame(data))
 
 
 def _mean(group: Group, metric: str) -> float:

@@ -13,7 +13,7 @@ from mpifl.tools.analysis.options import PAGE, PICTURES, Options
 from mpifl.tools.analysis.page import Incomplete, write_page
 from mpifl.tools.analysis.pivot import build_pivot
 from mpifl.tools.analysis.run import find_runs
-from mpifl.tools.analysis.tables import build_table, format_csv
+from mpifl.tools.analysis.tables import build_table, format_csv, summary
 from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial, progress
 
 MAX_NOTES = 20  # lines about run files below the table
@@ -34,12 +34,25 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
         raise ConfigError(
             "all", "true", "without a selection all runs are shown", "a STUDY.yaml with one", "leave out --all"
         )
+    trials, unread = load_trials(paths, options.metrics, options.sums)
+    groups, runs = group_trials(trials), incomplete_runs(trials, unread) if PAGE in options.formats else []
+    notes = [*file_notes(trials, unread, options.sums), *few(cautions(groups, options.spread))]
+    return report_groups(groups, out, options, notes, incomplete=runs)
+
+
+def load_trials(
+    paths: Sequence[str | Path], metrics: Collection[str] | None = None, sums: Collection[str] = ()
+) -> tuple[list[Trial], list[ConfigError]]:
+    """The trials of run files, patterns and folders, and an error for each file that cannot be read.
+
+    metrics, sums: as in `load_trial`. Raises ConfigError where no file can be read.
+    """
     found = find_runs(paths)
     labels = read_labels(found)
     trials, unread = [], []
     for path in progress(found):
         try:
-            trials.append(load_trial(path, options.metrics, options.sums, labels.get(path)))
+            trials.append(load_trial(path, metrics, sums, labels.get(path)))
         except ConfigError as error:
             unread.append(error)
     if not trials:
@@ -48,10 +61,7 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
         raise ConfigError(
             "run files", f"{len(unread)} files", f"none can be read; the first: {unread[0]}", "at least one that can"
         )
-    notes = [f"Left out: {error}." for error in unread]
-    groups, runs = group_trials(trials), incomplete_runs(trials, unread) if PAGE in options.formats else []
-    notes = [*few(notes), *few(trial_notes(trials, options.sums)), *few(cautions(groups, options.spread))]
-    return report_groups(groups, out, options, notes, incomplete=runs)
+    return trials, unread
 
 
 def report_groups(
@@ -84,21 +94,22 @@ def report_groups(
     text = "\n".join([table.text(), "", *table.notes])
     if out is None:
         return text
+    data = summary(groups, options, marked) if table.data is None else table.data
     folder = Path(out)
     written: list[Path] = []
     missing: list[str] = []
     with as_unwritable("out", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, write in (
-            ("md", table.markdown), ("csv", lambda: format_csv(groups, options, marked)), ("tex", table.latex)
+            ("md", table.markdown), ("csv", lambda: format_csv(data)), ("tex", table.latex)
         ):  # fmt: skip
             if suffix in options.formats:
                 (folder / f"report.{suffix}").write_text(write(), encoding="utf-8")
                 written.append(folder / f"report.{suffix}")
         if set(options.formats) & set(PICTURES):
-            from mpifl.tools.analysis.figures import draw_report, without_tuned
+            from mpifl.tools.analysis.figures import draw_report
 
-            pictures, missing = draw_report(without_tuned(groups, tuned), folder, options, candidates)
+            pictures, missing = draw_report(groups, folder, options, candidates, tuned)
             written += pictures
         if PAGE in options.formats:
             write_page(folder / "report.html", title or folder.absolute().name, table, groups, options, incomplete)
@@ -125,6 +136,11 @@ def reason_of(path: Path) -> str:
         return ""
     said = [text for kind, text in zip(kinds, texts, strict=True) if kind in (b"failed", b"interrupted")]
     return said[-1].decode("utf-8", "replace") if said else ""
+
+
+def file_notes(trials: Sequence[Trial], unread: Sequence[ConfigError], sums: Collection[str] = ()) -> list[str]:
+    """A line about each file that cannot be read or lacks a column, and about each run that is not completed."""
+    return [*few([f"Left out: {error}." for error in unread]), *few(trial_notes(trials, sums))]
 
 
 def trial_notes(trials: Sequence[Trial], sums: Collection[str] = ()) -> list[str]:

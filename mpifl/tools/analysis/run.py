@@ -104,7 +104,7 @@ class Runs(RunTables):
         return group_trials(load_trial(path, sums=sums, labels=self._studies.get(path)) for path in self.paths)
 
     def plot(
-        self, y: str, ax: Axes | None = None, x: str = "time", spread: str = "range", **style: Any
+        self, y: str, ax: Axes | None = None, x: str = "time", spread: str = "range", trials: bool = False, **style: Any
     ) -> Axes:  # fmt: skip
         """Draws a column of `evaluations`, one line for each configuration; returns the Axes.
 
@@ -116,6 +116,7 @@ class Runs(RunTables):
             x: "time", "updates", "rounds", "bytes" or "local-steps".
             spread: "range": from the smallest value to the largest; "sd": standard deviation; "ci95": 95 % interval of
                 the mean.
+            trials: Also draw a thin line for each run.
             style: Options of matplotlib's `plot`.
 
         Raises:
@@ -125,20 +126,27 @@ class Runs(RunTables):
         from mpifl.tools.analysis.options import Options
 
         Options(x=(x,), spread=spread)  # raises ConfigError where they are wrong
-        return plot_groups(self._groups([PROGRESS[x]] if PROGRESS[x] in SUMS else []), y, x, spread, ax, **style)
+        groups = self._groups([PROGRESS[x]] if PROGRESS[x] in SUMS else [])
+        return plot_groups(groups, y, x, spread, ax, trials, **style)
 
     def figure(
-        self, kind: str, x: str = "time", spread: str = "range", panels: str | None = None, width: float = 3.3
-    ) -> Figure:
+        self, kind: str, x: str = "time", spread: str = "range", panels: str | None = None, width: float = 3.3,
+        reach: float | Sequence[float] = (), trials: bool = False, window: tuple[float, float] | None = None,
+    ) -> Figure:  # fmt: skip
         """Draws a figure for a paper, as `mpifl report` does; returns the matplotlib Figure.
 
+        Its caption is `Figure.get_label()`.
+
         Args:
-            kind: "accuracy", "loss", "gradient", "staleness", "client-updates", "timeline", "step-size-accuracy",
-                "step-size-loss", or a column of `evaluations`.
-            x: What curves are drawn against, as in `plot`.
+            kind: One of those of `mpifl report --figures`, such as "accuracy", "step-size-loss" or "timeline", or a
+                column of `evaluations`.
+            x: What curves and profiles are drawn against, as in `plot`.
             spread: As in `plot`.
             panels: An axis of the study, or a key of the job, whose values get a panel each.
             width: Inches.
+            reach: Test accuracies (0..1) of "profile".
+            trials: Curves have a thin line for each run.
+            window: First and last time (s) of "timeline"; None: the beginning.
 
         Raises:
             ConfigError: An argument is wrong, or the runs have no values for the figure.
@@ -146,7 +154,8 @@ class Runs(RunTables):
         from mpifl.tools.analysis.figures import draw_figure
         from mpifl.tools.analysis.options import Options
 
-        options = Options(x=(x,), spread=spread, panels=panels, width=width)
+        options = Options(x=(x,), spread=spread, panels=panels, width=width, reach=_accuracies(reach), trials=trials,
+                          window=window)  # fmt: skip
         return draw_figure(kind, self._groups(sorted(options.sums)), options)
 
     def summary(self, reach: float | Sequence[float] = (), reach_in: str | Sequence[str] = "time") -> DataFrame:
@@ -167,8 +176,9 @@ class Runs(RunTables):
         from mpifl.tools.analysis.options import Options
         from mpifl.tools.analysis.tables import summary
 
-        accuracies = (reach,) if isinstance(reach, int | float) else tuple(reach)
-        options = Options(reach=accuracies, reach_in=(reach_in,) if isinstance(reach_in, str) else tuple(reach_in))
+        options = Options(
+            reach=_accuracies(reach), reach_in=(reach_in,) if isinstance(reach_in, str) else tuple(reach_in)
+        )
         return summary(self._groups(sorted(options.sums)), options)
 
     def _table(self, name: str) -> DataFrame:
@@ -200,6 +210,10 @@ class Runs(RunTables):
 
     def __repr__(self) -> str:
         return f"<Runs {len(self)} files>"
+
+
+def _accuracies(reach: float | Sequence[float]) -> tuple[float, ...]:
+    return (reach,) if isinstance(reach, int | float) else tuple(reach)
 
 
 def find_runs(paths: str | Path | Sequence[str | Path]) -> list[Path]:

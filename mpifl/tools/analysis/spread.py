@@ -9,6 +9,8 @@ SPREADS = {
     "sd": "mean ± standard deviation",
     "ci95": "mean ± half the width of its 95 % interval (Student's t)",
 }
+BANDS = {"range": "the range from the smallest value to the largest", "sd": "the standard deviation",
+         "ci95": "the 95 % interval of the mean"}  # fmt: skip
 
 
 def mean_and_spread(values: np.ndarray, spread: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

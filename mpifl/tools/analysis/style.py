@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
@@ -19,6 +21,7 @@ COLOURS = ("#0A4AA0", "#E39A00", "#101010", "#17916F", "#8FCBF4", "#B93C08", "#4
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = "os^DvPX<>"
 MARKER_SPACING = 0.14  # distance of two markers of a line, as a fraction of the diagonal of the axes
+MAX_DIRECT = 6  # lines that have their names at their ends
 MAX_LINES = 16  # lines in a panel: more cannot be told apart
 SETTINGS: Any = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5, "xtick.labelsize": 7,
@@ -116,14 +119,20 @@ def handles(names: Sequence[str]) -> dict[str, Artist]:
     return {name: Line2D([], [], **{**line_style(k), "markevery": None}) for k, name in enumerate(names)}
 
 
-def add_legend(figure: Figure, handles: Mapping[str, Artist]) -> None:
-    """Adds a legend below the panels, outside of them, in as many columns as fit; the figure grows by its height."""
-    if not handles:
+def add_legend(figure: Figure, handles: Mapping[str, Artist], axes: Sequence[Axes] = ()) -> None:
+    """Names the lines: at their ends, in a row below the panels, in the free space of a panel, or in rows below.
+
+    axes: the panels, finished. The figure grows by the height of rows below.
+    """
+    names = [plain(name) for name in handles]
+    if not names or (len(axes) == 1 and _name_ends(figure, axes[0], list(handles))):
         return
     width, height = figure.get_size_inches()
-    names = [plain(name) for name in handles]
+    size = _legend_size(handles.values(), names, len(names))
+    if size[0] > width - 0.1 and any(_legend_inside(figure, ax, handles.values(), names) for ax in axes):
+        return
     for columns, letters in [
-        *((columns, 0) for columns in (4, 3, 2, 1)),
+        *((columns, 0) for columns in (len(names), 4, 3, 2, 1)),
         *((1, letters) for letters in (60, 48, 36, 26)),
     ]:
         texts = ["\n".join(textwrap.wrap(name, letters)) if letters else name for name in names]
@@ -132,6 +141,51 @@ def add_legend(figure: Figure, handles: Mapping[str, Artist]) -> None:
             break
     figure.set_size_inches(width, height + size[1])
     figure.legend(list(handles.values()), texts, loc="outside lower center", **_legend_options(columns))
+
+
+def _name_ends(figure: Figure, ax: Axes, names: Sequence[str]) -> bool:
+    """Writes the names of a few lines at their right ends; False where these are too close, or not at the margin."""
+    from scipy.optimize import isotonic_regression
+
+    lines = {str(line.get_label()): line for line in ax.get_lines()}
+    letters = 0.3 * figure.get_figwidth() / 0.06  # that have room beside the panel
+    if len(names) > MAX_DIRECT or max(map(len, names)) > letters or not all(name in lines for name in names):
+        return False
+    figure.draw_without_rendering()
+    points = np.array([np.column_stack(lines[name].get_data())[-1] for name in names], float)
+    ends = ax.transAxes.inverted().transform(ax.transData.transform(points))
+    order = np.argsort(ends[:, 1], kind="stable")
+    heights = ends[order, 1]
+    box = ax.get_window_extent()
+    gaps = np.arange(len(names)) * 1.15 * SETTINGS["legend.fontsize"] / 72 * figure.dpi / box.height
+    places = isotonic_regression(heights - gaps).x + gaps  # closest to the ends, at least one line apart
+    moved = np.abs(places - heights).max()
+    if not (ends[:, 0].min() > 0.97 and heights.min() >= 0 and heights.max() <= 1.02 and moved <= 0.6 * gaps[1]):
+        return False
+    for k, place in zip(order, places, strict=True):
+        ax.annotate(plain(names[k]), (1, place), (4, 0), "axes fraction", "offset points", va="center",
+                    fontsize=SETTINGS["legend.fontsize"])  # fmt: skip
+    return True
+
+
+def _legend_inside(figure: Figure, ax: Axes, handles: Any, names: Sequence[str]) -> bool:
+    """Adds the legend where the panel has room for it, away from lines and bands; False where it has none."""
+    from matplotlib.transforms import Bbox
+
+    figure.draw_without_rendering()
+    panel = ax.get_window_extent()
+    paths = [line.get_transform().transform_path(line.get_path()) for line in ax.get_lines()]
+    paths += [c.get_transform().transform_path(path) for c in ax.collections for path in c.get_paths()]
+    for columns in (1, 2):
+        width, height = (figure.dpi * (length + 0.1) for length in _legend_size(handles, names, columns))
+        for place in ("lower right", "upper right", "upper left", "lower left") if width < panel.width else ():
+            x = panel.x1 - width if "right" in place else panel.x0
+            y = panel.y1 - height if "upper" in place else panel.y0
+            box = Bbox.from_bounds(x, y, width, height)
+            if height < panel.height and not any(path.intersects_bbox(box) for path in paths):
+                ax.legend(list(handles), names, loc=place, **{**_legend_options(columns), "borderaxespad": 0.5})
+                return True
+    return False
 
 
 def _legend_options(columns: int) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class Table:
     """row and column of the best cells"""
     style: latex.Style | None = None
     """of the LaTeX table; None: the notes are its caption"""
+    data: pd.DataFrame | None = None
+    """of a pivot: statistics of each cell, with all digits"""
 
     def text(self) -> str:
         """The table for the terminal; the best rows have an asterisk in a further column."""
@@ -79,7 +81,7 @@ class Table:
         rows = self._cells("**{}**".format, escape_markdown)
         rows = [[f"**{cell}**" for cell in row] if best else row for row, best in zip(rows, self.marked, strict=True)]
         table = self._tabulate(rows, list(map(escape_markdown, self.titles)), "github")
-        return "\n".join([table, "", *self.notes, ""])
+        return "\n".join([table, "", *map(escape_markdown, self.notes), ""])
 
     def latex(self) -> str:
         """The table in LaTeX; the best rows are bold, and the notes are the caption."""
@@ -204,7 +206,7 @@ def format_conventions(unlike: Mapping[str, Mapping[str, Sequence[str]]]) -> str
 
 
 def escape_markdown(text: str) -> str:
-    """The text of a table's cell in Markdown that is shown as it is: no column, markup, link or HTML."""
+    """The text of a cell or a sentence in Markdown that is shown as it is: no column, markup, link or HTML."""
     return re.sub(r"([\\`*\[\]<>|&$])", r"\\\1", text)
 
 
@@ -226,28 +228,29 @@ def summary(groups: Sequence[Group], options: Options, marked: Collection[int] =
         if marked:
             row["marked"] = k in marked
         for metric in metrics:
-            row |= _statistics(metric, group.last(metric))
+            row |= statistics(metric, group.last(metric))
         row["t_80"], row["t_h"], row["rho"] = group.t_80, group.horizon, group.rho
-        row |= _statistics("global_steps", np.array([trial.global_steps for trial in group.trials], float))
+        row |= statistics("global_steps", np.array([trial.global_steps for trial in group.trials], float))
         row["updates_per_second"] = known_mean([trial.rate for trial in group.trials])
         row["staleness_mean"] = known_mean([trial.staleness for trial in group.trials])
         for accuracy in options.reach:
             for unit in options.reach_in:
                 name = f"{PROGRESS[unit]}_to_{accuracy:g}"
-                row |= _statistics(name, group.reached(accuracy, unit))
+                row |= statistics(name, group.reached(accuracy, unit))
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def format_csv(groups: Sequence[Group], options: Options, marked: Collection[int] = ()) -> str:
-    """Formats `summary` as CSV, text by `csv_text`."""
-    table = summary(groups, options, marked)
+def format_csv(table: pd.DataFrame) -> str:
+    """Formats a table as CSV, text by `csv_text`."""
+    table = table.copy()
     for name in [name for name, values in table.items() if values.dtype.kind not in "biuf"]:
         table[name] = table[name].map(lambda v: csv_text(v) if isinstance(v, str) else v)
     return table.rename(columns=csv_text).to_csv(index=False)
 
 
-def _statistics(name: str, values: np.ndarray) -> dict[str, float]:
+def statistics(name: str, values: np.ndarray) -> dict[str, float]:
+    """The number of values, their mean, ends and spreads, by column."""
     found: dict[str, float] = {f"{name}_trials": len(values)}
     functions: dict[str, Callable[[np.ndarray], Any]] = {
         "mean": np.mean, "min": np.min, "max": np.max,

@@ -1,9 +1,9 @@
-"""The timeline figure: the contacts of some clients at the beginning of a run."""
+"""The timeline figure: the contacts of some clients in a span of time, and the global steps that use their updates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ MAX_CLIENTS, MAX_CLIENTS_WIDE = 12, 20  # clients in a figure as wide as a colum
 CONTACTS = 8  # contacts shown for a client, on average
 MAX_STEPS = 60  # global steps that are drawn as lines
 CONTACT, COMPUTING, STEP = "#9DB8D9", "#0A3A80", "#777777"
+USED: Any = {"color": STEP, "marker": "o", "markersize": 2.6, "markerfacecolor": "#E39A00", "markeredgewidth": 0.4}
 
 
 class Contacts(NamedTuple):
@@ -35,6 +36,8 @@ class Contacts(NamedTuple):
     """time at which the update was consumed, s"""
     computing: np.ndarray
     """(contacts, 2) s, when the client computed; NaN where the run file does not say"""
+    used: np.ndarray
+    """time of the global step that uses the update, s; NaN: none yet"""
     steps: np.ndarray
     """times of the global steps, s"""
     clients: int
@@ -52,7 +55,7 @@ def read_contacts(path: str | Path) -> Contacts:
             run.rows("updates", name, 0, rows)
             for name in ("client", "time", "version", "bytes_down", "bytes", "compute", "exchange")
         )
-        steps = run.rows("aggregations", "time", 0, run.count("aggregations"))
+        steps, counts = (run.rows("aggregations", name, 0, run.count("aggregations")) for name in ("time", "updates"))
         clients = len(run.rows("clients", "rank", 0, None))
     start = np.zeros(rows)
     if len(steps):
@@ -65,11 +68,17 @@ def read_contacts(path: str | Path) -> Contacts:
     with np.errstate(invalid="ignore", divide="ignore"):
         finish = end - exchange * up / (up + down)
     computing = np.stack([np.maximum(finish - compute, start), finish], axis=1)
-    return Contacts(client, start, end, computing, steps, clients)
+    used = np.append(steps, np.nan)[np.searchsorted(counts, np.arange(rows), side="right")]
+    return Contacts(client, start, end, computing, used, steps, clients)
 
 
-def timeline_figure(groups: Sequence[Group], names: Sequence[str], width: float) -> Figure:
-    """The first trial of each group, a panel each: bars from message to update, and within them of computing."""
+def timeline_figure(
+    groups: Sequence[Group], names: Sequence[str], width: float, window: tuple[float, float] | None
+) -> Figure:
+    """The first trial of each group, a panel each: bars from message to update, and within them of computing.
+
+    A dot on the line of a global step is an update that it uses. window: the span of time (s); None: the beginning.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -79,26 +88,27 @@ def timeline_figure(groups: Sequence[Group], names: Sequence[str], width: float)
     virtual = True
     for ax, group in zip(axes, groups, strict=True):
         contacts = read_contacts(group.trials[0].path)
-        computing, steps = _draw(ax, contacts, shown)
+        computing, steps = _draw(ax, contacts, shown, window)
         if computing:
             handles["computing"] = Patch(color=COMPUTING)
         if steps:
-            handles["global step"] = Line2D([], [], color=STEP, linewidth=0.8, linestyle=":")
+            handles["global step, with its updates"] = Line2D([], [], **USED, linewidth=0.8, linestyle=":")
         virtual &= group.trials[0].clock.startswith("virtual")
         count = min(shown, contacts.clients)
         ax.set_ylabel(f"client ({count} of {contacts.clients})" if count < contacts.clients else "client")
     for ax in axes:
         ax.set_xlabel(axis_label("time", virtual))
-    style.add_legend(figure, handles)
+    style.add_legend(figure, handles, axes)
+    figure.set_label("Contacts of some clients in one trial, each from the message to the update")
     return figure
 
 
-def _draw(ax: Axes, contacts: Contacts, shown: int) -> tuple[bool, bool]:
+def _draw(ax: Axes, contacts: Contacts, shown: int, window: tuple[float, float] | None) -> tuple[bool, bool]:
     """Draws the contacts of the first clients; whether it drew times of computing, and global steps."""
     count = min(shown, contacts.clients)
     mine = np.flatnonzero(contacts.client < count)
-    last = float(contacts.end[mine[: CONTACTS * count][-1]]) if len(mine) else 1.0
-    mine = mine[contacts.start[mine] < last]
+    first, last = window or (0.0, float(contacts.end[mine[: CONTACTS * count][-1]]) if len(mine) else 1.0)
+    mine = mine[(contacts.start[mine] < last) & (contacts.end[mine] > first)]
     drawn = False
     for client in range(count):
         rows = mine[contacts.client[mine] == client]
@@ -108,13 +118,14 @@ def _draw(ax: Axes, contacts: Contacts, shown: int) -> tuple[bool, bool]:
         within = within[~np.isnan(within).any(axis=1)]
         drawn |= bool(len(within))
         ax.broken_barh([(a, b - a) for a, b in within], (client - 0.2, 0.4), facecolor=COMPUTING)
-    steps = contacts.steps[contacts.steps <= last]
+    steps = contacts.steps[(contacts.steps >= first) & (contacts.steps <= last)]
     few = 0 < len(steps) <= MAX_STEPS
     if few:
         ax.vlines(steps, -0.6, count - 0.4, color=STEP, linewidth=0.8, linestyle=":")
+        ax.plot(contacts.used[mine], contacts.client[mine], **USED, linestyle="none")
     style.format_axes(ax)
     ax.grid(False)
-    ax.set_xlim(0, last or 1.0)
+    ax.set_xlim(first, last or 1.0)
     ax.set_ylim(count - 0.4, -0.6)
     ax.set_yticks(range(0, count, max(1, -(-count // 6))))
     return drawn, few

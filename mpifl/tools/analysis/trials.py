@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +18,7 @@ from mpifl.runfile import Run, open_run
 from mpifl.runfile.tables import EvaluationRow
 from mpifl.safe_input import printable
 from mpifl.scheduling.overload import describe_overload, describe_slow_contacts
+from mpifl.text import format_count
 from mpifl.tools.analysis.labels import Labels
 from mpifl.tools.analysis.spread import mean_and_spread
 
@@ -80,6 +81,12 @@ class Trial:
         """Whether the metric is infinite or NaN at the last evaluation, and was not so before."""
         return not np.isfinite(self.last(metric)) and bool(np.isfinite(self.evaluations.get(metric, [])).any())
 
+    def reached(self, accuracy: float, x: str = "time") -> float:
+        """The first value of a quantity of PROGRESS at which the test accuracy is `accuracy` or above; inf: never."""
+        xs, ys = self.curve("test_accuracy", x)
+        there = ys >= accuracy
+        return float(xs[there.argmax()]) if there.any() else np.inf
+
     def curve(self, metric: str, x: str = "time") -> tuple[np.ndarray, np.ndarray]:
         """A column of PROGRESS, ascending, and the metric there; the last of several values at one place.
 
@@ -111,6 +118,10 @@ class Group:
             for k, v in known.items()
         ]
         return ", ".join(parts) or "all trials"
+
+    def without(self, *labels: str | None) -> Group:
+        """The group without these labels."""
+        return replace(self, labels={key: value for key, value in self.labels.items() if key not in labels})
 
     def by_seed(self) -> dict[tuple[int, int], Trial]:
         """The trials by seed, and number among those with this seed: in real time a seed may be run again."""
@@ -154,12 +165,8 @@ class Group:
 
         (trials that reach it,); trials that never do, and those without that column, are left out.
         """
-        found = []
-        for trial in self.trials:
-            xs, ys = trial.curve("test_accuracy", x)
-            if (there := ys >= accuracy).any():
-                found.append(float(xs[there.argmax()]))
-        return np.array(found)
+        found = np.array([trial.reached(accuracy, x) for trial in self.trials])
+        return found[np.isfinite(found)]
 
     @property
     def horizon(self) -> float:
@@ -280,9 +287,11 @@ def flat_config(run: Run) -> dict[str, Any]:
 def group_trials(trials: Iterable[Trial]) -> list[Group]:
     """Groups the trials, in the order of their first appearance: by their labels, if all are runs of studies.
 
-    Otherwise by their configurations, seeds and names aside.
+    Otherwise by their configurations, seeds and names aside. Runs of one study are in the order of the study.
     """
     trials = list(trials)
+    if all(trial.labels for trial in trials):
+        trials.sort(key=lambda trial: trial.labels.place if trial.labels else 0)
     studies = {trial.labels.study if trial.labels else None for trial in trials}
     found: dict[str, tuple[dict[str, Any], list[Trial]]] = {}
     for trial in trials:
@@ -295,6 +304,12 @@ def group_trials(trials: Iterable[Trial]) -> list[Group]:
     else:
         names = short_names(list(dict.fromkeys(key for keys, _ in found.values() for key in keys)))
     return [Group({name: keys.get(key) for key, name in names.items()}, members) for keys, members in found.values()]
+
+
+def count_trials(groups: Sequence[Group]) -> str:
+    """The number of trials of a group, such as "1 trial" or "3 to 10 trials"."""
+    counts = sorted({len(group.trials) for group in groups})
+    return f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else format_count(counts[0], "trial")
 
 
 def by_other_labels(groups: Sequence[Group], labels: Collection[str | None]) -> list[list[Group]]:
