@@ -274,9 +274,12 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
         with inside("algorithm.solver"):
             check_optimizer(job.problem, optimizer)
     if problem:
+        job.check_clients(problem.offers)
         check_evaluation(job, problem)
         problem.check_batches(job.algorithm.passes_over_rows())
     notes = [_memory_note(job, problem, process)]
+    if problem and problem.offers is not None:
+        notes.append(_trial_note(job, problem))
     if (folder := job.memory.folder) is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         notes.append(f"memory.folder: on this host {folder} is no folder in which a file can be made")
     return annotated_yaml(job, problem, notes)
@@ -296,6 +299,18 @@ def _memory_note(job: Job, problem: Problem | None, process: int) -> str:
         kept = small_kept_vectors(job, size.clients)
     text = estimate(job, size, kept=kept).describe(process)
     return f"memory: {text}" + (f"; free here: {gigabytes(available_memory())}" if memory_limits() else "")
+
+
+def _trial_note(job: Job, problem: Problem) -> str:
+    """Whether a contact of a client with a training loop of its own repeats, in one line. Raises ConfigError."""
+    from mpifl.problems.loading import host
+    from mpifl.problems.own_training import describe_trial
+    from mpifl.problems.problem import ComputeResources
+
+    with execution.restored_torch(job):
+        settings, first = job.problem.settings, {0: problem.shard(0)}
+        facts = host(job.problem.model, settings, problem.meta, first, job.seed, ComputeResources()).facts
+    return describe_trial(facts)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -220,16 +221,21 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-def restored_torch(job: Job) -> AbstractContextManager[object]:
+@contextmanager
+def restored_torch(job: Job) -> Iterator[None]:
     """Restores torch's settings of this process after a run that changes them."""
-    if job.problem.torch is None or find_spec("torch") is None:
-        return nullcontext()
+    if job.problem.torch is None:
+        yield
+        return
     from mpifl.problems.torch import set_environment
 
     set_environment()  # before torch is imported
-    from mpifl.problems.torch.device import restored_settings
-
-    return restored_settings()
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        if device := sys.modules.get("mpifl.problems.torch.device"):
+            device.restore_settings()
 
 
 # -- the data of a job -------------------------------------------------------------------------------------------------

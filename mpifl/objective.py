@@ -90,6 +90,24 @@ def _device(v: Vector) -> str:
     return "" if isinstance(v, np.ndarray) else str(v.device)
 
 
+class QuadraticTerm(NamedTuple):
+    """The term added to f_i: <shift, y> + weight/2 ||y - centre||^2."""
+
+    shift: Vector | None
+    weight: float
+    centre: Vector | None
+
+    def add_gradient(self, y: Vector, gradient: Vector) -> None:
+        """Adds shift + weight (y - centre) to `gradient`, in place."""
+        if self.weight:
+            gradient += self.weight * (y - self.centre)
+        if self.shift is not None:
+            gradient += self.shift
+
+
+NO_TERM = QuadraticTerm(None, 0.0, None)
+
+
 class OptimizerSettings(NamedTuple):
     """A torch optimiser as local solver: a job's `solver` of that kind.
 
@@ -133,6 +151,9 @@ class Objective(Protocol):
       as the running statistics of batch norm.
     - `optimizer(settings, y, step)` returns a `LocalOptimizer` for the vector y (d,), with the learning rate `step`;
       `check_optimizer(settings)` raises ConfigError where there is no such optimiser on this rank.
+    - `fit(x, round, steps, epochs, step, term)` takes the local steps from x itself, in place of a local solver, and
+      returns (y, the number of steps): the client has a training loop of its own. `adds_term` says whether it adds the
+      term to the loss.
     - `save()` returns what the objective keeps from one contact to the next, as a dict of vectors by name that are not
       changed later; `load` restores it.
 

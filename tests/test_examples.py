@@ -51,7 +51,7 @@ def test_every_command_shown(start: Start, tmp_path: Path) -> None:
     mine.mkdir()
     for name in ("own.py", "own.yaml"):
         shutil.copy(ROOT / "examples" / name, mine)
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 6
     for command in COMMANDS:
         ranks, words = re.fullmatch(r"(?:mpirun --map-by :oversubscribe -n (\d+) )?mpifl (.*)", command).groups()
         folder = mine if " own.yaml " in command else tmp_path

@@ -29,6 +29,7 @@ class APFL(ModelAveraging):
     """when alpha_i takes a gradient step: never, at every local step, or once a round (at the first local step)"""
 
     personal_models: ClassVar[bool] = True
+    needs = {"a gradient": ""}
 
     def init_client(self, x0: Vector, i: int) -> State:
         return State(v=clone(x0), w=x0, alpha=self.mixing)

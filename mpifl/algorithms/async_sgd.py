@@ -49,6 +49,8 @@ class AsyncSgd(LocalTraining):
     local_epochs: PositiveInt | None = field(default=None, init=False)
     solver: Sgd = field(default=Sgd(), init=False)
 
+    needs = {"a gradient": ""}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.step_rule == "ringmaster") != (self.threshold is not None):

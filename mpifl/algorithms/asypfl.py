@@ -52,6 +52,7 @@ class AsyPFL(LocalTraining):
 
     pace = "either"
     personal_models: ClassVar[bool] = True
+    needs = {"a gradient": "", "a Fisher diagonal": "elastic"}
 
     def needs_plain_steps(self) -> str:
         names = self.indicators.name + self.step_schedule.name

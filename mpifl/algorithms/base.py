@@ -29,6 +29,14 @@ from mpifl.config.types import Config
 from mpifl.errors import ConfigError, place_of
 from mpifl.objective import Objective, OptimizerSettings, Vector, from_numpy, to_numpy
 
+# What a method may need of a client with a training loop of its own, and what such a client offers to meet it.
+NEEDS = {
+    "a gradient": ("gradient",),
+    "a proximal term": ("adds_term", "gradient"),
+    "a control variate": ("gradient",),
+    "a Fisher diagonal": (),
+}
+
 
 class State(SimpleNamespace):
     """The state of the server or of one client, by name.
@@ -269,6 +277,8 @@ class Algorithm(Config):
         increment_of: Empty, or one entry for each of `vectors_up`: the name of the vector of the client's state whose
             increment that vector of an update is, if the server's state depends on the sum of these increments;
             else "".
+        needs: What `train` asks of a client beyond local steps, keys of `NEEDS`. The value is the field that is 0 or
+            null where it does not ask for that; "": it always does.
         message_fields: The vectors of a client's state that are vectors of its last message. In one process the members
             of a round share them.
     """
@@ -282,6 +292,7 @@ class Algorithm(Config):
     personal_models: ClassVar[bool] = False
     increment_of: ClassVar[tuple[str, ...]] = ()
     message_fields: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[Mapping[str, str]] = {"a gradient": ""}
 
     # -- policies; by default the algorithm is asynchronous ------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler | None:
@@ -415,6 +426,10 @@ class Algorithm(Config):
     def needs_timings(self) -> bool:
         """Whether `receive` reads `Update.compute` and `Update.exchange`."""
         return False
+
+    def client_needs(self) -> dict[str, str]:
+        """The entries of `needs` that these hyper-parameters ask for, and what else they make the method need."""
+        return {need: field for need, field in self.needs.items() if not field or getattr(self, field)}
 
     def torch_optimizer(self) -> OptimizerSettings | None:
         """The optimiser of torch.optim that clients take local steps with; None: they use none."""

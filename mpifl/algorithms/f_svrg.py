@@ -26,6 +26,7 @@ class FSVRG(TwoPhaseRounds):
     vectors_up = 1  # each phase sends one
     vectors_down = 2  # each phase sends one; a client that is new in the second phase gets two
     message_fields = ("x",)
+    needs = {"a gradient": ""}
 
     # -- server --------------------------------------------------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler:

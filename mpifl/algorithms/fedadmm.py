@@ -32,6 +32,7 @@ class FedADMM(SampledRounds):
     """server step; null: |S|/n, with which x is the mean of all z_i and the limit the optimum"""
 
     increment_of = ("z",)
+    needs = {"a proximal term": ""}
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)

@@ -38,6 +38,7 @@ class FedAMP(SynchronousRounds):
     """lambda of the local term lambda/(2 alpha_k) ||w - u_i||^2"""
 
     personal_models: ClassVar[bool] = True
+    needs = {"a proximal term": "proximal"}
 
     def validate(self, clients: int) -> None:
         super().validate(clients)

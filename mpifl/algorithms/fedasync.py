@@ -33,6 +33,8 @@ class FedAsync(LocalTraining):
     reply: Literal["before", "after"] = "after"
     """reply to a sender before or after its model is mixed in"""
 
+    needs = {"a proximal term": "proximal"}
+
     def aggregation_trigger(self) -> Trigger:
         return Trigger(every=1)
 

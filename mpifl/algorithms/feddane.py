@@ -51,6 +51,7 @@ class FedDANE(TwoPhaseRounds):
     vectors_up = 2  # `plain` sends one in each phase
     vectors_down = 2
     message_fields = ("w",)
+    needs = {"a gradient": ""}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,6 +33,7 @@ class FedDyn(SampledRounds):
 
     sums = ("dx",)  # the weights of dh stay when a member is lost
     increment_of = ("q",)
+    needs = {"a proximal term": ""}
 
     def server_vectors(self, clients: int) -> float:
         return clients if self.output == "all" else 0

@@ -39,6 +39,7 @@ class FedNova(SampledRounds):
     """factor of the normalised mean: mean sum p_i a_i (with mu sum p_i tau_i), or a number"""
 
     sums = ("sum", "tau")
+    needs = {"a proximal term": "mu"}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -46,6 +46,8 @@ class FedPD(SynchronousRounds):
     period: PositiveInt = 1
     """instead of skip: rounds from one communication to the next (R)"""
 
+    needs = {"a proximal term": "", "a gradient": "accuracy"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.skip and self.period > 1:

@@ -29,6 +29,8 @@ class FedProx(OptimizedAveraging):
     drop_percent: Fraction = 0.0
     """fraction of a round's members that run only 1 to local_epochs - 1 epochs (name of the released code)"""
 
+    needs = {"a proximal term": "mu"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.drop_percent and (self.local_epochs or 0) < 2:

@@ -34,6 +34,7 @@ class Mime(TwoPhaseRounds):
     vectors_up = 2  # `lite` sends both in one phase, otherwise each phase sends one
     vectors_down = 3  # c and s; a client that is new in the second phase also gets x
     message_fields = ("x",)
+    needs = {"a gradient": ""}
 
     # -- server --------------------------------------------------------------------------------------------------------
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:

@@ -31,6 +31,8 @@ class Ringleader(LocalTraining):
     local_epochs: PositiveInt | None = field(default=None, init=False)
     solver: Sgd = field(default=Sgd(), init=False)
 
+    needs = {"a gradient": ""}
+
     def server_vectors(self, clients: int) -> float:
         return 2 * clients  # the sums of this round and of the next
 

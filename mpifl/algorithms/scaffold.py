@@ -35,6 +35,7 @@ class Scaffold(SampledRounds):
     vectors_down = 2
     sums = ("dx",)  # the weights of dc stay when a member is lost
     increment_of = ("", "c")
+    needs = {"a control variate": ""}
 
     def needs_plain_steps(self) -> str:
         return "c_i of option II is the mean gradient of plain steps" if self.option == "II" else ""

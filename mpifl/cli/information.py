@@ -6,14 +6,20 @@ import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mpifl.cli.command import Command, at_least_one, one_path, value
+from mpifl.cli.command import Command, at_least_one, flag, one_path, value
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError, as_unwritable
 
 
 def _list(args: argparse.Namespace) -> None:
-    from mpifl.config.listing import KINDS, overview
+    from mpifl.config.listing import KINDS, overview, own_training
 
+    if args.own_training:
+        if args.arguments != ["algorithms"]:
+            given, expected = " ".join(args.arguments) or "''", "mpifl list algorithms --own-training"
+            raise ConfigError("list", given, "--own-training is for the list of algorithms", expected)
+        print_result(own_training())
+        return
     if not args.arguments:
         print_result(overview())
         return
@@ -64,6 +70,7 @@ LIST = Command(
     _list,
     "[KIND [NAME]]",
     "list what a job can name: algorithms, data, models, delays, jobs and more",
+    {"--own-training": flag("the algorithms that work with clients with training loops of their own")},
 )
 
 SELFTEST = Command(

@@ -131,7 +131,7 @@ class Worker:
         self.last_updates.pop(i, None)
         state: State | None = None
         objective: Any = None
-        saved: Mapping[str, Any] = {}
+        saved: Mapping[str, Any] | None = None
         begin = time.perf_counter()
         try:
             if i not in self.states:  # the client could not be hosted
@@ -287,9 +287,9 @@ def _saved(objective: Any) -> Mapping[str, Any]:
     return saved
 
 
-def _load(objective: Any, saved: Mapping[str, Any]) -> None:
-    """Restores what `_saved` returned."""
-    if hasattr(objective, "load"):
+def _load(objective: Any, saved: Mapping[str, Any] | None) -> None:
+    """Restores what `_saved` returned; None: it has returned nothing."""
+    if saved is not None and hasattr(objective, "load"):
         objective.load(saved)
 
 

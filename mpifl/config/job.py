@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
 from mpifl import algorithms
-from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.base import NEEDS, Algorithm
 from mpifl.config.types import INT64_MAX, Bounds, Config, NonNegativeFloat, PositiveFloat, PositiveFraction, PositiveInt
 from mpifl.errors import ConfigError, inside
 from mpifl.problems.data.no_data import NoData
@@ -26,6 +27,7 @@ OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboar
 NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
 MAX_EVALUATIONS = 1_000_000  # evaluations in a run in virtual time, which never merges them
 MAX_AGGREGATIONS = 1_000_000_000  # aggregations by time in a run in virtual time
+NOT_NEEDED = {"solver": "sgd", "accuracy": "null"}  # options that need nothing of a client; of others it is 0
 OWN_METRIC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
@@ -266,6 +268,26 @@ class Job(Config):
         if self.problem.clients is not None:  # null: the data decide the number of clients
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
+
+    def check_clients(self, offers: Collection[str] | None) -> None:
+        """Raises ConfigError where clients with training loops of their own lack what method or evaluations need.
+
+        offers: the hooks that all of them have; None: clients compute gradients of a model.
+        """
+        if offers is None:
+            return
+        wrong = "the clients have training loops of their own"
+        if self.algorithm.torch_optimizer():
+            raise ConfigError("algorithm.solver", "torch", wrong, "sgd")
+        for need, option in self.algorithm.client_needs().items():
+            if not any(hook in offers for hook in NEEDS[need]):
+                name = algorithms.name_of(type(self.algorithm)) or type_name(self.algorithm)
+                expected = f"clients with {' or '.join(NEEDS[need])}" if NEEDS[need] else ""
+                other = f"set algorithm.{option}={NOT_NEEDED.get(option, 0)}, or choose" if option else "choose"
+                remedy = f"{other} another method: mpifl list algorithms --own-training"
+                raise ConfigError("algorithm", name, f"it needs {need}, and {wrong}", expected, remedy)
+        if self.evaluate.gradient and "gradient" not in offers:
+            raise ConfigError("evaluate.gradient", True, f"{wrong} and no gradient", "false")
 
     def _check_client_rows(self) -> None:
         """Raises ConfigError where it is clear that no client has test rows of its own, before the data are read."""

@@ -15,8 +15,9 @@ import numpy as np
 from tabulate import tabulate
 
 from mpifl.algorithms import Clients
+from mpifl.algorithms.base import NEEDS
 from mpifl.algorithms.participation import Trigger
-from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, Job, MemoryUse, Stop
+from mpifl.config.job import NOT_NEEDED, Checkpoint, Clock, Evaluate, Faults, Job, MemoryUse, Stop
 from mpifl.config.packaged import find_jobs
 from mpifl.config.read import job_to_dict
 from mpifl.config.registry import FAMILIES, import_class
@@ -46,6 +47,20 @@ def algorithms(name: str | None = None) -> str:
     if alias := family.aliases.get(name):
         about, name = f"{name}: {alias.summary} ({alias})\n", alias.name
     return f"{about}{name}: {_summary(inspect.getmodule(cls))}\n{_summary(cls)}\n\n{_options(cls)}"
+
+
+def own_training() -> str:
+    """The algorithms that work with clients with training loops of their own, and what the others need of a client."""
+    family, work, lack = FAMILIES["algorithm"], [], []
+    for name in sorted([*family.names(), *family.aliases]):
+        needs = family.find(name)().client_needs()
+        options = ", ".join(f"{option}: {NOT_NEEDED.get(option, 0)}" for option in needs.values() if option)
+        if always := [need for need, option in needs.items() if not option]:
+            lack.append((name, ", ".join(always), " or ".join(NEEDS[always[0]]), options and f"with {options}"))
+        else:
+            work.append((name, f"with {options}" if options else "", _summary(family.find(name))))
+    heads = ("clients with fit", "clients that offer more: what the algorithm needs, and the hook that meets it")
+    return f"{heads[0]}\n{textwrap.indent(_table(work), '  ')}\n\n{heads[1]}\n{textwrap.indent(_table(lack), '  ')}"
 
 
 def data(name: str | None = None) -> str:

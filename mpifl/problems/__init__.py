@@ -21,6 +21,7 @@ from mpifl.problems.problem import Rows as Rows
 from mpifl.problems.problem import Shard as Shard
 
 MODULES = {  # name -> the module that it is imported from on first use
+    "Contact": "own_training",
     "DATA": "data",
     "INITS": "inits",
     "MODELS": "models",

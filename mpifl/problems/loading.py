@@ -29,12 +29,21 @@ def load(config: ProblemConfig) -> Problem:
 
 
 def _load(config: ProblemConfig) -> Problem:
+    if config.entry is not None:
+        import mpifl.problems.torch  # noqa: F401 - before a user's code imports torch: it sets what torch reads then
+        from mpifl.problems.entry_function import DATA_SEED, call, trains_itself
+
+        made = call(config.settings, DATA_SEED)
+        if trains_itself(made):
+            from mpifl.problems.own_training import OwnTraining
+
+            return OwnTraining(config.settings, made)
     if config.torch is not None:
         _import_torch(config)
     if config.entry is not None:
         from mpifl.problems.torch.entry import EntryProblem
 
-        return EntryProblem(config.settings)
+        return EntryProblem(config.settings, made)
     assert config.data is not None and config.partition is not None
     return config.model.problem(config.data, config.partition, config.settings)
 
@@ -69,6 +78,11 @@ def host(
     resources: ComputeResources,
 ) -> HostedClients:
     """The clients of one rank, from their shards and `Problem.meta`; on any rank. Raises ConfigError."""
+    if meta.get("own_training"):
+        import mpifl.problems.torch  # noqa: F401 - as in `_load`
+        from mpifl.problems.own_training import host_own
+
+        return host_own(settings, meta, list(shards), seed, resources)
     if settings.entry is not None:
         from mpifl.problems.torch.entry import host_entry
 

@@ -37,7 +37,7 @@ class ProblemConfig(Config):
     """Model and its options."""
     entry: str | None = None
     """A problem of your own instead of data and model: package.module:function, which returns a torch module, a loss
-    and each client's data set."""
+    and each client's data set; or the first model and clients with training loops of their own."""
     options: Any = None
     """What `entry` is called with: a section of keyword arguments."""
     torch: Torch | None = None

@@ -207,7 +207,8 @@ def _vectors_in_flight(job: Job, in_flight: float) -> float:
 
 
 def _torch(job: Job) -> dict[str, int]:
-    loaded = "torch" in sys.modules or job.problem.torch is None
+    # The function of `problem.entry` has imported it by now, or does without.
+    loaded = "torch" in sys.modules or job.problem.torch is None or job.problem.entry is not None
     return {} if loaded else {"torch": TORCH_BYTES}
 
 

@@ -41,6 +41,12 @@ def log_start(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: str)
     """
     if log.isEnabledFor(logging.INFO):
         log.info("%s", "\n".join(_start_lines(job, problem, attrs, origin)))
+    if problem.offers is not None:
+        from mpifl.problems.own_training import describe_trial
+
+        facts: list[dict[str, Any]] = json.loads(attrs.get("compute", "[]"))
+        trial = next((fact for fact in facts if "repeats" in fact), {})
+        log.log(logging.WARNING if trial.get("repeats") is False else logging.INFO, "%s", describe_trial(trial))
 
 
 def _start_lines(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: str) -> list[str]:

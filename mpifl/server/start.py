@@ -73,6 +73,7 @@ def run_server(
             refuse_live(Path(job.output))
     problem = load(job) if load else problems.load(job.problem)
     x0 = problem.initial(job.seed)
+    job.check_clients(problem.offers)
     problem.check_batches(job.algorithm.passes_over_rows())
     n = problem.clients
     rates, delays, next_on = timing or _timing(job, n)

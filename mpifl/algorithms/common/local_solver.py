@@ -22,7 +22,7 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.config.types import Bounds, Config, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.objective import Objective, OptimizerSettings, Vector, clone
+from mpifl.objective import NO_TERM, Objective, OptimizerSettings, QuadraticTerm, Vector, clone
 
 Momentum = Annotated[float, Bounds(at_least=0, below=1)]
 StepWeights = Literal["one", "samples", "uniform", "relative"]
@@ -43,24 +43,6 @@ class LocalSolution(NamedTuple):
     x: Vector
     steps: int
     estimate: Vector | None = None
-
-
-class QuadraticTerm(NamedTuple):
-    """The term added to f_i: <shift, y> + weight/2 ||y - centre||^2."""
-
-    shift: Vector | None
-    weight: float
-    centre: Vector | None
-
-    def add_gradient(self, y: Vector, gradient: Vector) -> None:
-        """Adds shift + weight (y - centre) to `gradient`, in place."""
-        if self.weight:
-            gradient += self.weight * (y - self.centre)
-        if self.shift is not None:
-            gradient += self.shift
-
-
-NO_TERM = QuadraticTerm(None, 0.0, None)
 
 
 def update_buffers(objective: Objective, y: Vector) -> None:
@@ -268,6 +250,8 @@ class LocalTraining(Algorithm):
     solver: Solver = Sgd()
     """local solver: sgd, gd (full gradients), svrg or sarah (variance-reduced), torch (a torch optimiser)"""
 
+    needs = {}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.solver, TorchSolver) and (reason := self.needs_plain_steps()):
@@ -281,6 +265,11 @@ class LocalTraining(Algorithm):
     def needs_plain_steps(self) -> str:
         """A clause that says which formula of the method is for plain gradient steps; empty: none, any solver fits."""
         return ""
+
+    def client_needs(self) -> dict[str, str]:
+        plain = {"a gradient": ""} if self.needs_plain_steps() else {}
+        chosen = {"a gradient": "solver"} if self.solver != Sgd() else {}
+        return chosen | plain | super().client_needs()
 
     def torch_optimizer(self) -> OptimizerSettings | None:
         return self.solver.settings if isinstance(self.solver, TorchSolver) else None
@@ -351,6 +340,9 @@ class LocalTraining(Algorithm):
     ) -> LocalSolution:
         """Minimises `f_i(y) + <shift, y> + weight/2 ||y - centre||^2`, starting at y = x.
 
+        A client with a training loop of its own takes the steps itself (`Objective.fit`), unless that is not enough:
+        for a term that it does not add, a look at each step, a formula for plain steps, another solver than `sgd`.
+
         Args:
             objective: f_i of this client.
             x: (d,) the first iterate; it is not changed.
@@ -367,14 +359,19 @@ class LocalTraining(Algorithm):
             initial_estimate: Of the full gradient, for `svrg` and `sarah`: see their `solve`.
             solver: The local solver; None: the field.
         """
-        solver = solver or self.solver
         if steps is epochs is None:
             steps, epochs = self.local_steps, self.local_epochs
+        step = self.client_step(objective) if step is None else step
+        term = NO_TERM if shift is None and not weight else QuadraticTerm(shift, weight, centre)
+        solver = solver or self.solver
+        fit = getattr(objective, "fit", None)  # of a client with a training loop of its own
+        if fit and solver == Sgd() and not self.needs_plain_steps():
+            watched = on_step or stop or callable(step) or initial_estimate is not None
+            if not watched and (term is NO_TERM or objective.adds_term):  # type: ignore[attr-defined]
+                return LocalSolution(*fit(x, round, steps, epochs, step, term))
         batches: Sequence[Any]
         if isinstance(solver, Gd):
             batches = [None] * ((epochs if epochs is not None else steps) or 0)
         else:
             batches = objective.batches(round, steps or 0, epochs)
-        step = self.client_step(objective) if step is None else step
-        term = NO_TERM if shift is None and not weight else QuadraticTerm(shift, weight, centre)
         return solver.solve(objective, x, step, batches, term, on_step, stop, initial_estimate)

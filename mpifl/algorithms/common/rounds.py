@@ -225,6 +225,8 @@ class GradientTracking(SynchronousRounds):
     step_weights: StepWeights = field(default="one", init=False)
     local_epochs: PositiveInt | None = field(default=None, init=False)
 
+    needs = {"a control variate": ""}
+
     def needs_plain_steps(self) -> str:
         return "the corrections are mean gradients of plain steps"
 

@@ -82,6 +82,7 @@ class DouglasRachford(LocalTraining):
     of local_steps or local_epochs"""
 
     increment_of = ("xhat",)
+    needs = {"a proximal term": "", "a gradient": "accuracy"}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +25,7 @@ PAUSE = 1e-4  # s, the longest sleep while a GPU computes
 def prepare(settings: Torch, resources: ComputeResources) -> tuple[torch.device, dict[str, Any]]:
     """Configures torch in this process; its device, and facts for the run file. Raises ConfigError."""
     device = choose_device(settings.device, resources.local_rank)
+    _before.update(_before or _settings())
     torch.set_num_threads(settings.threads or resources.cores)
     torch.use_deterministic_algorithms(bool(settings.deterministic))
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -48,20 +48,26 @@ def prepare_evaluation(settings: Torch, resources: ComputeResources) -> tuple[to
     return device, {**facts, "transfers": "host" if device.type == "cpu" else "copied"}
 
 
-@contextmanager
-def restored_settings() -> Iterator[None]:
-    """Undoes what `prepare` sets in this process, after the block."""
-    filling: Any = torch.utils.deterministic
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    fill, tf32 = filling.fill_uninitialized_memory, torch.backends.cudnn.allow_tf32
-    try:
-        with warnings.catch_warnings():
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)
-        filling.fill_uninitialized_memory = fill
-        torch.backends.cudnn.allow_tf32 = tf32
+_before: dict[str, Any] = {}  # torch's settings in this process before `prepare` changed them; empty: it has not
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "fill": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        "tf32": torch.backends.cudnn.allow_tf32,
+    }
+
+
+def restore_settings() -> None:
+    """Undoes what `prepare` has set in this process."""
+    if _before:
+        torch.set_num_threads(_before["threads"])
+        torch.use_deterministic_algorithms(_before["deterministic"])
+        torch.utils.deterministic.fill_uninitialized_memory = _before["fill"]  # type: ignore[attr-defined]
+        torch.backends.cudnn.allow_tf32 = _before["tf32"]
+        _before.clear()
 
 
 def choose_device(name: str, local: int) -> torch.device:

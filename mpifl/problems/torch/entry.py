@@ -19,6 +19,7 @@ from torch import nn
 
 from mpifl.errors import ConfigError
 from mpifl.objective import ModuleState, to_numpy
+from mpifl.problems.entry_function import DATA_SEED, call, entry_error, trains_itself
 from mpifl.problems.metrics import softmax
 from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Problem, metric_values
 from mpifl.problems.rows import held_out, subsample
@@ -30,7 +31,7 @@ from mpifl.problems.torch.entry_check import (
     Tried,
     call_entry,
     check_module_and_loss,
-    entry_error,
+    checked_entry,
     examples,
 )
 from mpifl.problems.torch.examples import CPU, Examples, merged, tensors
@@ -49,7 +50,6 @@ from mpifl.rng import stream
 
 log = logging.getLogger(__package__)
 
-DATA_SEED = 0
 # id(meta) -> problem, so that one process holds the data once.
 _local_problems: WeakValueDictionary[int, EntryProblem] = WeakValueDictionary()
 
@@ -58,8 +58,9 @@ class EntryProblem(Problem):
     """The rows of all clients. `train_loss` is their mean loss plus the regulariser, `test_loss` the test rows' mean;
     `test_accuracy` is nan where outputs predict no labels (`find_prediction`)."""
 
-    def __init__(self, settings: ProblemSettings) -> None:
-        made = call_entry(settings, DATA_SEED)
+    def __init__(self, settings: ProblemSettings, returned: Any) -> None:
+        """returned: what the function returned under DATA_SEED."""
+        made = checked_entry(settings, returned)
         self._settings, self.dtype, self.clients = settings, np.dtype(settings.dtype), len(made.datasets)
         if settings.clients not in (None, self.clients):
             wrong = f"{settings.entry} returns {self.clients} data sets"
@@ -179,7 +180,10 @@ def state_dict(settings: ProblemSettings, seed: int, x: np.ndarray, layout: Layo
 
     Raises ConfigError where the module has another layout, or its `state_dict` other things than dense tensors.
     """
-    flat = _shared(settings, call_entry(settings, seed), CPU).flat
+    if trains_itself(returned := call(settings, seed)):
+        wrong, remedy = "the clients have training loops of their own", "leave out --full: the file has the whole model"
+        raise entry_error(settings, wrong, remedy=remedy)
+    flat = _shared(settings, checked_entry(settings, returned), CPU).flat
     if flat.layout != layout:
         raise entry_error(settings, "the module that it makes now has other parameters", "the module of the run")
     flat.bind(x, flat.own_statistics())

@@ -1,9 +1,7 @@
-"""Calls a user's `problem.entry` function and checks what it returns: every mistake is one line, before any work."""
+"""Checks the torch module, the loss and the data sets of a user's `problem.entry`: every mistake is one line."""
 
 from __future__ import annotations
 
-import inspect
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,14 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
 from mpifl.errors import ConfigError
+from mpifl.problems.entry_function import RETURNS, call, entry_error, indexed, kind
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.examples import CollatedExamples, Examples, tensors
 from mpifl.problems.torch.flat import running_statistics
 from mpifl.problems.torch.module_objective import set_evaluation_mode
-from mpifl.problems.torch.module_problem import seeded
-from mpifl.problems.torch.row_draws import read_all, read_seeded, seeded_generators
+from mpifl.problems.torch.row_draws import read_all, read_seeded
 from mpifl.problems.torch.side_effects import compiled_function, copied, find_side_effects
-from mpifl.user_code import import_object
 
 
 class EntryResult(NamedTuple):
@@ -46,78 +43,43 @@ def _is_dataset(thing: Any) -> bool:
     """Whether it is a data set, and no row of one."""
     if isinstance(thing, list):
         return bool(thing) and isinstance(thing[0], tuple)
-    return _indexed(thing) and not isinstance(thing, tuple | Mapping | str | Tensor | np.ndarray)
-
-
-RETURNS = "(module, loss, datasets[, test[, predict[, collate]]]), or a dict with these names"
-
-
-def entry_error(settings: ProblemSettings, wrong: str, expected: str = "", remedy: str = "") -> ConfigError:
-    """A ConfigError of what the function returns."""
-    return ConfigError("problem.entry", settings.entry, wrong, expected, remedy)
-
-
-def find(entry: str) -> Callable[..., Any]:
-    """The function of "package.module:function". Raises ConfigError."""
-    found = import_object("problem.entry", entry, "function")
-    if not callable(found):
-        raise ConfigError("problem.entry", entry, f"it is {_kind(found)}", "a function")
-    return found
+    return indexed(thing) and not isinstance(thing, tuple | Mapping | str | Tensor | np.ndarray)
 
 
 def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
     """Calls the function, with the generators of torch, NumPy and Python seeded. Raises ConfigError."""
-    assert settings.entry is not None
-    with seeded_generators(0):  # of draws at the top level of its file
-        function, options = find(settings.entry), settings.options or {}
-    try:
-        signature = inspect.signature(function)
-    except ValueError as error:
-        raise entry_error(settings, str(error), "a function that is written in Python") from error
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        takes = f"{settings.entry}({', '.join(signature.parameters)})"
-        raise ConfigError("problem.options", options, str(error), f"what {takes} takes") from error
-    folder, threads = os.getcwd(), torch.get_num_threads()
-    try:
-        with seeded_generators(seed):
-            made = seeded(seed, lambda: function(**options))
-    except SystemExit as error:  # of a parser of sys.argv, which has mpifl's words
-        remedy = "take options as arguments, which problem.options gives, not from the command line"
-        raise entry_error(settings, f"it exits with status {error.code}", RETURNS, remedy) from error
-    torch.set_num_threads(threads)  # those of the job
-    if os.getcwd() != folder:
-        wrong, expected = f"it changes the working directory to {os.getcwd()}", "the one that it was called in"
-        os.chdir(folder)
-        raise entry_error(settings, wrong, f"{expected}, as paths of the job are relative to it")
+    return checked_entry(settings, call(settings, seed))
+
+
+def checked_entry(settings: ProblemSettings, made: Any) -> EntryResult:
+    """What the function has returned, as module, loss and data sets. Raises ConfigError."""
     try:
         made = EntryResult(**made) if isinstance(made, dict) else EntryResult(*made)
     except TypeError as error:
-        raise entry_error(settings, f"it returns {_kind(made)}", RETURNS) from error
+        raise entry_error(settings, f"it returns {kind(made)}", RETURNS) from error
     if not isinstance(made.module, nn.Module):
-        raise entry_error(settings, f"the module that it returns is {_kind(made.module)}", "a torch.nn.Module")
+        raise entry_error(settings, f"the module that it returns is {kind(made.module)}", "a torch.nn.Module")
     if not callable(made.loss):
         raise entry_error(
-            settings, f"the loss that it returns is {_kind(made.loss)}", "a function of outputs and targets"
+            settings, f"the loss that it returns is {kind(made.loss)}", "a function of outputs and targets"
         )
     if made.predict is not None and not callable(made.predict):
-        wrong, expected = f"predict, the fifth, is {_kind(made.predict)}", "None or a function from outputs to labels"
+        wrong, expected = f"predict, the fifth, is {kind(made.predict)}", "None or a function from outputs to labels"
         raise entry_error(settings, wrong, expected)
     if made.collate is not None and not callable(made.collate):
-        wrong, expected = f"collate, the sixth, is {_kind(made.collate)}", "None or a function from rows to a batch"
+        wrong, expected = f"collate, the sixth, is {kind(made.collate)}", "None or a function from rows to a batch"
         raise entry_error(settings, wrong, expected)
     tests = made.client_tests()
-    if tests is not None and _indexed(made.datasets) and len(tests) != len(made.datasets):
+    if tests is not None and indexed(made.datasets) and len(tests) != len(made.datasets):
         expected = f"None, or test rows for each of the {len(made.datasets)} clients"
-        raise entry_error(settings, f"test, the fourth, is {_kind(made.test)}", expected)
+        raise entry_error(settings, f"test, the fourth, is {kind(made.test)}", expected)
     _check_module(settings, made.module, made.loss)
     if getattr(made.module, "_mpifl_seen", False):  # clients and measuring would hold it at two vectors at once
         raise entry_error(settings, "the module was returned before", "a new module at each call")
     made.module._mpifl_seen = True  # type: ignore[assignment]
-    if not _indexed(made.datasets) or isinstance(made.datasets, Mapping):
+    if not indexed(made.datasets) or isinstance(made.datasets, Mapping):
         raise entry_error(
-            settings, f"datasets, the third, is {_kind(made.datasets)}", "a list of the clients' data sets"
+            settings, f"datasets, the third, is {kind(made.datasets)}", "a list of the clients' data sets"
         )
     if not len(made.datasets):
         raise entry_error(settings, "datasets is empty", "at least one client's data set")
@@ -160,8 +122,8 @@ def examples(
 
     seeds: of what the data set draws when it is asked for a row
     """
-    if not _indexed(dataset):
-        raise entry_error(settings, f"the data set of {whose} is {_kind(dataset)}", "one with len() and [k]")
+    if not indexed(dataset):
+        raise entry_error(settings, f"the data set of {whose} is {kind(dataset)}", "one with len() and [k]")
     if not len(dataset):
         raise entry_error(settings, f"{whose} has no rows", "at least one")
     if type(dataset) is TensorDataset and made.collate is None:
@@ -215,7 +177,7 @@ def _columns(settings: ProblemSettings, whose: str, rows: Sequence[Any]) -> tupl
     """Inputs and targets of rows (x, y). Raises ConfigError."""
     for k, row in enumerate(rows):
         if not _is_pair(row):
-            wrong = f"row {k} of {whose} is {_kind(row)}"
+            wrong = f"row {k} of {whose} is {kind(row)}"
             raise entry_error(settings, wrong, "rows (x, y), as TensorDataset(x, y) has")
     return _checked(settings, list(zip(*rows, strict=True)), whose)
 
@@ -336,12 +298,12 @@ def _shape(value: Any) -> str:
 
 def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Any, whose: str) -> None:
     if not isinstance(outputs, Tensor):
-        raise entry_error(settings, f"the module returns {_kind(outputs)}", "a tensor")
+        raise entry_error(settings, f"the module returns {kind(outputs)}", "a tensor")
     shapes = f"outputs {_shape(outputs)} and targets {_shape(y)}"
     with _as_config_error(settings, f"{whose}: ", f"a loss that takes {shapes}"):
         value = made.loss(outputs, y)
     if not isinstance(value, Tensor):
-        raise entry_error(settings, f"the loss is {_kind(value)}", "a tensor")
+        raise entry_error(settings, f"the loss is {kind(value)}", "a tensor")
     if value.ndim:
         raise entry_error(settings, f"the shape of the loss is {[*value.shape]}", "one number, the mean over the rows")
     if not value.requires_grad:
@@ -382,13 +344,13 @@ def _try_predict(
     settings: ProblemSettings, predict: Callable[[Tensor], Tensor], outputs: Tensor, y: Any, whose: str
 ) -> None:
     if not isinstance(y, Tensor):
-        raise entry_error(settings, f"the targets of {whose} are {_kind(y)}", "one tensor, for predict")
+        raise entry_error(settings, f"the targets of {whose} are {kind(y)}", "one tensor, for predict")
     expected = f"labels of shape {[*y.shape]}, as the targets of {whose} have"
     with _as_config_error(settings, "predict: ", expected):
         labels = predict(outputs.clone())
     if not isinstance(labels, Tensor) or labels.shape != y.shape:
         shape = f" of shape {[*labels.shape]}" if isinstance(labels, Tensor) else ""
-        raise entry_error(settings, f"predict returns {_kind(labels)}{shape}", expected)
+        raise entry_error(settings, f"predict returns {kind(labels)}{shape}", expected)
 
 
 @contextmanager
@@ -403,17 +365,6 @@ def _as_config_error(settings: ProblemSettings, where: str, expected: str) -> It
         torchs = isinstance(error, RuntimeError | TypeError | ValueError | IndexError | UserWarning)
         reason = first if torchs and first else f"{type(error).__name__}: {first}"
         raise entry_error(settings, f"{where}{reason}", expected) from error
-
-
-def _indexed(thing: Any) -> bool:
-    return hasattr(thing, "__len__") and hasattr(thing, "__getitem__")
-
-
-def _kind(thing: Any) -> str:
-    """The type of a value, and its length or its keys where it has parts."""
-    if isinstance(thing, dict):
-        return f"dict of {', '.join(map(str, thing))}"
-    return type(thing).__name__ + (f" of {len(thing)}" if isinstance(thing, tuple | list) else "")
 
 
 def _mismatch(settings: ProblemSettings, dtype: torch.dtype, what: str, to: str) -> ConfigError:

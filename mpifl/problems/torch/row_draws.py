@@ -1,43 +1,15 @@
-"""Draws of a user's code from the generators of the process: they belong to a seed, and the generators are restored.
-
-A data set that draws when it is asked for a row, as for augmentation, has a seed for each row.
-"""
+"""Rows of a user's data set that may draw when it is asked for a row, as for augmentation: each row has a seed."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
-
-@contextmanager
-def restored_generators() -> Iterator[None]:
-    """Restores torch's, NumPy's and Python's generators of this process."""
-    before = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng([]):
-        try:
-            yield
-        finally:
-            np.random.set_state(before[0])
-            random.setstate(before[1])
-
-
-@contextmanager
-def seeded_generators(seed: int) -> Iterator[None]:
-    """Seeds these generators; restores them afterwards."""
-    with restored_generators():
-        _seed(seed)
-        yield
-
-
-def _seed(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+from mpifl.problems.generators import restored_generators, seed_generators
 
 
 def read_all(dataset: Any) -> tuple[list[Any], bool]:
@@ -53,7 +25,7 @@ def read_seeded(dataset: Any, numbers: Iterable[int], seeds: Iterable[int]) -> l
     rows = []
     with restored_generators():
         for k, seed in zip(numbers, seeds, strict=True):
-            _seed(seed)
+            seed_generators(seed)
             rows.append(dataset[k])
     return rows
 
