@@ -218,7 +218,7 @@ def waiting(seconds: float) -> dict[str, Any]:
     begin = comm.bcast(time.perf_counter() + SETTLE)  # of one host, whose processes share the clock
     if comm.rank:
         x0 = np.zeros(d, dtype)
-        transport = MPIClientTransport(comm, Worker(Echo(), x0, {comm.rank: NoObjective()}), n, d, dtype, 1)  # type: ignore[dict-item]
+        transport = MPIClientTransport(comm, Worker(Echo(), x0, {comm.rank: NoObjective()}), 1, d, dtype, 1)  # type: ignore[dict-item]
         marks: list[float] = []
 
         def note() -> None:

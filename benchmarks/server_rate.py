@@ -112,7 +112,7 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     algorithm = Idle(trigger=Trigger(every=EVERY))
     if comm.rank:
         clients = Idlers(algorithm, x0)
-        for deliveries in MPIClientTransport(comm, clients, comm.size - 1, x0.size, x0.dtype, 1).messages(1):
+        for deliveries in MPIClientTransport(comm, clients, 1, x0.size, x0.dtype, 1).messages(1):
             clients.step(deliveries)
         return Taken()
     n = comm.size - 1

@@ -280,6 +280,8 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     notes = [_memory_note(job, problem, process)]
     if problem and problem.offers is not None:
         notes.append(_trial_note(job, problem))
+    if (g := job.ranks_per_client) > 1:
+        notes.append(f"ranks: the server, and {g} for each group of clients: {1 + g}, {1 + 2 * g}, {1 + 3 * g}, ...")
     if (folder := job.memory.folder) is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         notes.append(f"memory.folder: on this host {folder} is no folder in which a file can be made")
     return annotated_yaml(job, problem, notes)

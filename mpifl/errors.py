@@ -92,6 +92,10 @@ class RunResult:
         return {0: "completed", 2: "failed", 3: "failed"}.get(self.code, "interrupted")
 
 
+class MemberFailed(RuntimeError):
+    """What another rank of a client's group raised; its text is the `format_client_error` of that rank."""
+
+
 class Cancelled(BaseException):
     """Ends the computation of a client because another one has failed. It is no failure of this client."""
 
@@ -102,6 +106,8 @@ class Contradiction(Exception):
 
 def format_client_error(rank: int, error: BaseException) -> str:
     """The traceback of a client's error with its rank, host and process: several lines."""
+    if isinstance(error, MemberFailed):
+        return str(error)
     return f"raised on rank {rank} on {host_name()} (process {os.getpid()}):\n{format_traceback(error)}"
 
 

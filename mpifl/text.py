@@ -1,6 +1,8 @@
-"""Durations and counts as text, and how a sentence begins."""
+"""Durations, counts and the numbers nearest to one as text, and how a sentence begins."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def format_duration(seconds: float) -> str:
@@ -19,6 +21,18 @@ def format_duration(seconds: float) -> str:
 def format_count(number: int, noun: str) -> str:
     """A number of things: 1 pair, 2 pairs."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def neighbours(number: int, found: Iterable[int]) -> str:
+    """Of some numbers in rising order the last one below `number` and the first one above it, as text: 2 or 4."""
+    numbers = [*found]
+    lower, upper = [k for k in numbers if k < number], [k for k in numbers if k > number]
+    return " or ".join(map(str, [*lower[-1:], *upper[:1]]))
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of a number, in rising order."""
+    return [k for k in range(1, number + 1) if number % k == 0]
 
 
 def capitalised(text: str) -> str:

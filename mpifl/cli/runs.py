@@ -9,6 +9,8 @@ from mpifl import api, execution
 from mpifl.cli.command import LOGGING, TRUST, Command, file_and_overrides, flag, is_override, load_job
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError
+from mpifl.transport.launcher import communicator, host_names
+from mpifl.transport.layout import Layout
 
 
 def _run(args: argparse.Namespace) -> execution.Task:
@@ -16,7 +18,19 @@ def _run(args: argparse.Namespace) -> execution.Task:
 
 
 def _check(args: argparse.Namespace) -> None:
-    print_result(api.job_yaml(load_job("check", args.arguments), args.data), end="")
+    job = load_job("check", args.arguments)
+    Layout(comm.size if (comm := communicator()) else 1, job.ranks_per_client).check()
+    print_result(api.job_yaml(job, args.data), end="")
+
+
+def _print_layout(args: argparse.Namespace) -> int:
+    """Under MPI `mpifl check` also prints which ranks compute a client together, and where they are."""
+    if comm := communicator():
+        hosts = host_names(comm)
+        if comm.rank == 0:
+            layout = Layout(comm.size, load_job("check", args.arguments).ranks_per_client)
+            print_result(f"# ranks: {layout.describe(hosts)}")
+    return 0
 
 
 def _resume(args: argparse.Namespace) -> execution.Task:
@@ -38,8 +52,10 @@ RUN = Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in o
 CHECK = Command(
     _check,
     "JOB.yaml [key=value ...]",
-    "check a job; print it with all defaults filled in, the effective step of a client, and the memory of a run",
+    "check a job; print it with all defaults filled in, the effective step of a client, the memory of a run, and "
+    "under mpirun which ranks compute a client",
     {"--data": flag("load the data too; print the numbers of rows, clients and parameters")},
+    _print_layout,
 )
 
 RESUME = Command(

@@ -6,8 +6,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,9 +23,11 @@ from mpifl.transport import handshake
 from mpifl.transport.client_end import max_vectors
 from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.handshake import ClientSetup
+from mpifl.transport.layout import Layout
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.rank_deaths import ProcessWatch, launcher_rank, on_death, report_death
+from mpifl.transport.rank_group import Ask, RankGroup
 
 log = logging.getLogger(__package__)
 _exit = os._exit
@@ -118,10 +120,12 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
         handshake.receive_setup(comm)
         handshake.report_error(comm, error)
     setup = handshake.receive_setup(comm)
+    x0, ranks, group = setup.x0, Layout(comm.size, job.ranks_per_client).group_of(comm.rank), None
+    if len(ranks) > 1:
+        group = RankGroup(comm, ranks, x0.size, x0.dtype, signals.numbers)
     try:
-        hosted = _build(job, setup, setup.shards)
+        hosted = _build(job, setup, setup.shards, group)
         setup.shards.clear()
-        x0, n = setup.x0, setup.clients
         worker = Worker(
             job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, norm=job.faults.norm,
             rank=comm.rank, limit=job.memory.client_states, folder=job.states_folder,
@@ -130,37 +134,83 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
     except ConfigError as error:
         handshake.report_error(comm, error)
     handshake.await_start(comm)
-    transport = MPIClientTransport(comm, worker, n, x0.size, x0.dtype, max_vectors(job.algorithm))
-    transport.signals = signals.numbers
     own = launcher_rank(comm, comm.rank)
     signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: _end_process(own, exit_code(number)))
+    if group and group.member:
+        with np.errstate(over="ignore", invalid="ignore"):
+            _follow(comm, job, setup, hosted, group)
+        handshake.await_release(comm)
+    transport = MPIClientTransport(comm, worker, len(hosted.objectives), x0.size, x0.dtype, max_vectors(job.algorithm))
+    transport.signals = signals.numbers
     try:
         # A run may diverge; its losses show it.
         with np.errstate(over="ignore", invalid="ignore"):
-            ClientRank(comm, job, setup, worker, transport).run()
+            ClientRank(comm, job, setup, worker, transport, group).run()
     except MPI.Exception:
         raise
     except BaseException as error:
         if is_from_signal(error):
             raise
         transport.fail(error)
+    finally:
+        if group:
+            group.stop()
     handshake.await_release(comm)
 
 
-def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
+def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: RankGroup | None) -> HostedClients:
     resources = ComputeResources(*setup.resources)
     model, settings = job.problem.model, job.problem.settings
     scaled = {i: model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
-    return host(model, settings, setup.meta, scaled, job.seed, resources)
+    return host(model, settings, setup.meta, scaled, job.seed, resources, group)
+
+
+def _follow(comm: MPI.Comm, job: Job, setup: ClientSetup, hosted: HostedClients, group: RankGroup) -> None:
+    """Computes this rank's parts of its group's gradients until the group's first rank ends that."""
+    clients: dict[int, Any] = dict(hosted.objectives)
+    limit = _time_limit(job)
+    for request in group.requests():
+        with limit():
+            if request.kind == Ask.HOST:
+                specs = handshake.receive_json(comm, group.leader)["shard"]
+                shard = handshake.receive_arrays(comm, specs, group.leader)
+                clients |= _build(job, setup, {request.client: shard}, group).objectives
+            else:
+                assert request.x is not None
+                x = hosted.memory.from_host(request.x)
+                clients[request.client].follow(request.round, request.number, x, request.rows)
+                group.finish()
+
+
+def _time_limit(job: Job) -> Callable[[], AbstractContextManager[None]]:
+    """Makes a block end this process if it takes longer than `patience` + STUCK_TIMEOUT; the run goes on without it.
+
+    A timer signal's default action does that, also while native code holds the interpreter.
+    """
+    if not (job.faults.patience and is_fault_tolerant()):
+        return nullcontext
+    seconds = job.faults.patience + STUCK_TIMEOUT
+
+    @contextmanager
+    def limited() -> Iterator[None]:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    return limited
 
 
 class ClientRank:
     """A rank that hosts clients, during a run: checkpoints, resume, clients that move here, the time limit."""
 
     def __init__(
-        self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
-    ) -> None:
+        self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, transport: MPIClientTransport,
+        group: RankGroup | None,
+    ) -> None:  # fmt: skip
         self._comm, self._job, self._setup, self._worker, self._transport = comm, job, setup, worker, transport
+        self._group = group
         transport.on_marker = self._save
         transport.on_host = self._take_over
 
@@ -170,8 +220,7 @@ class ClientRank:
             from mpifl.client.checkpointing import ResumePayload, resume
 
             resume(self._worker, ResumePayload(**self._setup.resume))
-        limited = self._job.faults.patience and is_fault_tolerant()
-        serve_clients(self._worker, self._transport, self._time_limit if limited else nullcontext)
+        serve_clients(self._worker, self._transport, _time_limit(self._job))
 
     def _save(self, number: int) -> None:
         """Writes this rank's part of its first checkpoint; only now it imports what writes files."""
@@ -184,26 +233,15 @@ class ClientRank:
         attach_checkpoints(self._transport, self._worker, folder, self._comm.rank)  # replaces this method
         self._transport.on_marker(number)
 
-    @contextmanager
-    def _time_limit(self) -> Iterator[None]:
-        """Ends this process if the block takes longer than `patience` + STUCK_TIMEOUT; the run continues without it.
-
-        A timer signal's default action does that, also while native code holds the interpreter.
-        """
-        assert self._job.faults.patience
-        signal.setitimer(signal.ITIMER_REAL, self._job.faults.patience + STUCK_TIMEOUT)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
     def _take_over(self, i: int) -> None:
         """Takes over a client that another rank can no longer host."""
         fields = handshake.receive_json(self._comm)
         shard = handshake.receive_arrays(self._comm, fields["shard"])
         consumed = handshake.receive_arrays(self._comm, fields["consumed"])
+        if self._group:
+            self._group.host(i, shard)
         try:
-            hosted = _build(self._job, self._setup, {i: shard})
+            hosted = _build(self._job, self._setup, {i: shard}, self._group)
             self._worker.add_clients(hosted.objectives)
             pending = None
             if fields["saved"]:

@@ -21,10 +21,11 @@ from mpifl.problems.partitions import Natural
 from mpifl.problems.problem_section import ProblemConfig
 from mpifl.scheduling.availability import Always, Availability
 from mpifl.scheduling.delays import Delay, NoDelay
+from mpifl.text import divisors, neighbours
 
 # Keys of a job that decide what it writes and where, or how it uses memory, and not what it computes.
 OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboard", "memory")
-NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
+NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint", "ranks_per_client")  # keys of a job that do not change what a run computes
 MAX_EVALUATIONS = 1_000_000  # evaluations in a run in virtual time, which never merges them
 MAX_AGGREGATIONS = 1_000_000_000  # aggregations by time in a run in virtual time
 NOT_NEEDED = {"solver": "sgd", "accuracy": "null"}  # options that need nothing of a client; of others it is 0
@@ -213,6 +214,8 @@ class Job(Config):
     """the policy for clients that fail"""
     memory: MemoryUse = field(default_factory=MemoryUse)
     """what the run takes of the memory of its hosts"""
+    ranks_per_client: PositiveInt = 1
+    """MPI ranks that compute a client together, each its part of `problem.micro_batches`; more than one needs these"""
     overwrite: bool = False
     """replace the output where it exists"""
     log_interval: PositiveFloat | None = 60.0
@@ -265,6 +268,8 @@ class Job(Config):
         if self.algorithm.torch_optimizer() and self.problem.torch is None:
             wrong = f"the model {type_name(self.problem.model)} is not a torch module"
             raise ConfigError("algorithm.solver", "torch", wrong, "another solver")
+        if self.problem.entry is None:  # else its clients may have training loops of their own
+            self.check_micro_batches()
         if self.problem.clients is not None:  # null: the data decide the number of clients
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
@@ -275,8 +280,13 @@ class Job(Config):
         offers: the hooks that all of them have; None: clients compute gradients of a model.
         """
         if offers is None:
+            self.check_micro_batches()
             return
         wrong = "the clients have training loops of their own"
+        if self.problem.micro_batches > 1:
+            raise ConfigError("problem.micro_batches", self.problem.micro_batches, wrong, "1")
+        if self.ranks_per_client > 1:
+            raise ConfigError("ranks_per_client", self.ranks_per_client, wrong, "1")
         if self.algorithm.torch_optimizer():
             raise ConfigError("algorithm.solver", "torch", wrong, "sgd")
         for need, option in self.algorithm.client_needs().items():
@@ -288,6 +298,14 @@ class Job(Config):
                 raise ConfigError("algorithm", name, f"it needs {need}, and {wrong}", expected, remedy)
         if self.evaluate.gradient and "gradient" not in offers:
             raise ConfigError("evaluate.gradient", True, f"{wrong} and no gradient", "false")
+
+    def check_micro_batches(self) -> None:
+        """Raises ConfigError where the ranks of a client cannot have equally many micro-batches."""
+        g, m = self.ranks_per_client, self.problem.micro_batches
+        if m % g:
+            wrong = f"each rank of a client computes equally many of the problem.micro_batches={m}"
+            remedy = f"or set problem.micro_batches to {neighbours(m, range(g, m + g + 1, g))}"
+            raise ConfigError("ranks_per_client", g, wrong, neighbours(g, divisors(m)), remedy)
 
     def _check_client_rows(self) -> None:
         """Raises ConfigError where it is clear that no client has test rows of its own, before the data are read."""

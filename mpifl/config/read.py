@@ -57,9 +57,9 @@ def replayed(
     given = [*map(parse_override, overrides), *_plain(keys or {}).items()]
     named, others = split_overrides(config, source, given)
     for key, value in others:
-        if key not in ("output", "overwrite") and key.partition(".")[0] != "memory":
+        if key not in ("output", "overwrite", "ranks_per_client") and key.partition(".")[0] != "memory":
             wrong = "a replay is the recorded job, and has no such option"
-            raise ConfigError(key, value, wrong, "output, overwrite or memory")
+            raise ConfigError(key, value, wrong, "output, overwrite, ranks_per_client or memory")
         set_key(values, key, value)
     check_trusted(config, source, "replay", named, trust)
     return job_from_dict(values)

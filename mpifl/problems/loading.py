@@ -8,6 +8,7 @@ from typing import Any
 
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, OptimizerSettings
+from mpifl.problems.micro_batches import Group, by_micro_batches
 from mpifl.problems.problem import ComputeResources, HostedClients, Model, Problem, Shard
 from mpifl.problems.problem_section import ProblemConfig
 from mpifl.problems.settings import ProblemSettings
@@ -76,8 +77,12 @@ def host(
     shards: Mapping[int, Shard],
     seed: int,
     resources: ComputeResources,
+    group: Group | None = None,
 ) -> HostedClients:
-    """The clients of one rank, from their shards and `Problem.meta`; on any rank. Raises ConfigError."""
+    """The clients of one rank, from their shards and `Problem.meta`; on any rank. Raises ConfigError.
+
+    group: the ranks that compute these clients together; None: this one alone.
+    """
     if meta.get("own_training"):
         import mpifl.problems.torch  # noqa: F401 - as in `_load`
         from mpifl.problems.own_training import host_own
@@ -86,8 +91,10 @@ def host(
     if settings.entry is not None:
         from mpifl.problems.torch.entry import host_entry
 
-        return host_entry(settings, meta, list(shards), seed, resources)
-    return model.host(settings, meta, shards, seed, resources)
+        hosted = host_entry(settings, meta, list(shards), seed, resources)
+    else:
+        hosted = model.host(settings, meta, shards, seed, resources)
+    return by_micro_batches(hosted, settings.micro_batches, group) if settings.micro_batches > 1 else hosted
 
 
 def objective(config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:

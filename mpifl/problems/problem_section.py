@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Annotated, Any, Literal
 
 from mpifl.config.types import Bounds, Config, NonNegativeFloat, PositiveInt, Size
@@ -46,6 +47,8 @@ class ProblemConfig(Config):
     """Regulariser nu: nu/2 ||w||^2 is added to every client's loss (the bias is left out)."""
     batch_size: PositiveInt | None = None
     """Rows b in one local step's batch; null, or b >= s_i: all of the client's rows."""
+    micro_batches: PositiveInt = 1
+    """Pieces that a batch is computed in, one after the other or by the ranks of a client (`ranks_per_client`)."""
     drop_last: bool = False
     """With local_epochs, leave out the last batch of each pass where it has fewer rows than the others."""
     evaluation_rows: PositiveInt | None = None
@@ -63,6 +66,9 @@ class ProblemConfig(Config):
             raise ConfigError("torch", "a section", "the model is not a torch module", "null")
         if self.torch and self.torch.autocast and self.dtype != "float32":
             raise ConfigError("torch.autocast", self.torch.autocast, "float64 stays as it is", "null, or dtype float32")
+        if self.micro_batches > (self.batch_size or inf):
+            wrong = f"a batch has problem.batch_size={self.batch_size} rows"
+            raise ConfigError("micro_batches", self.micro_batches, wrong, f"at most {self.batch_size}")
         if self.entry is not None:
             self._check_entry()
             return

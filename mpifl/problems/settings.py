@@ -54,6 +54,7 @@ class ProblemSettings:
 
     clients: int | None = None
     batch_size: int | None = None
+    micro_batches: int = 1
     drop_last: bool = False
     l2: float = 0.0
     dtype: str = "float32"

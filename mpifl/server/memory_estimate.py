@@ -17,6 +17,7 @@ from mpifl.algorithms.base import Clients, State
 from mpifl.errors import ConfigError, inside
 from mpifl.problems.problem import ProblemSize
 from mpifl.server.evaluator import QUEUE_LIMIT
+from mpifl.transport.layout import Layout
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -160,7 +161,7 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1, kept: KeptVectors = Ke
         "evaluation": evaluation,
     }
     if ranks > 1:
-        hosted = -(-n // (ranks - 1))
+        hosted = -(-n // Layout(ranks, job.ranks_per_client).groups)
         share = computing / n * hosted
         sending = min(in_flight, ranks) * vector + in_flight * FLIGHT_BYTES
         server["messages"] = int(min(RECEIVE_BYTES, n * vector) + sending)

@@ -34,7 +34,9 @@ ANEW = "run the job again, which starts it anew"  # what to do where a run canno
 
 log = logging.getLogger(__package__)
 # Keys, and beginnings of keys, that a resume can change.
-CHANGEABLE = ("stop", "evaluate.every", "evaluate.updates", "algorithm.step_size", "checkpoint", "memory")
+CHANGEABLE = (
+    "stop", "evaluate.every", "evaluate.updates", "algorithm.step_size", "checkpoint", "memory", "ranks_per_client",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,8 @@ def find_earlier(job: Job) -> ResumePoint | Restart | None:
     if saved:
         log.warning("%s: this run was not completed; it goes on (overwrite=true starts it anew)", path)
         values = job_to_dict(job)
-        return find_resume_point(path, trust=True, keys={key: values[key] for key in ("checkpoint", "memory")})
+        keys = {key: values[key] for key in ("checkpoint", "memory", "ranks_per_client")}
+        return find_resume_point(path, trust=True, keys=keys)
     aside = spare_name(path, "unfinished")
     log.warning("%s: its run ended without a checkpoint; it starts anew, and the file is kept as %s", path, aside.name)
     return Restart(job, aside)

@@ -19,6 +19,7 @@ from mpifl.server.evaluator import Evaluator
 from mpifl.server.progress import format_metrics
 from mpifl.text import format_duration
 from mpifl.transport.detection import name_of
+from mpifl.transport.layout import Layout
 
 if TYPE_CHECKING:
     from mpifl.config.job import Checkpoint, Job
@@ -60,6 +61,7 @@ def _start_lines(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: s
         f"mpifl {attrs['mpifl_version']}{commit}; {mpi}; Python {platform.python_version()}",
         f"job: {job.name}, {attrs['algorithm']}, {size}, seed {job.seed}",
         f"ranks: {_ranks(attrs)}",
+        *_groups(attrs, job.ranks_per_client),
         f"clock: {_clock(attrs['clock'], config['clock']['delay'], config['clock']['availability'])}",
         f"stop: {_targets(job)}; evaluation: {_cadence(job.evaluate.every, job.evaluate.updates)}",
         f"output: {Path(job.output).absolute()}; checkpoints: {_checkpoints(job.checkpoint)}",
@@ -82,6 +84,13 @@ def _ranks(attrs: Mapping[str, Any]) -> str:
     return f"{attrs['ranks']} ({named}{more}); {counts} thread{'s' if counts != '1' else ''} each" + (
         f"; {compute}" if compute else ""
     )
+
+
+def _groups(attrs: Mapping[str, Any], ranks_per_client: int) -> list[str]:
+    """A line on the groups of ranks, where clients are computed by more than one."""
+    if attrs["ranks"] == 1 or ranks_per_client == 1:
+        return []
+    return [f"groups: {Layout(attrs['ranks'], ranks_per_client).describe(json.loads(attrs['hosts']))}"]
 
 
 def _clock(mode: str, delay: Mapping[str, Any], availability: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from mpifl.signals import SignalRecorder
 from mpifl.transport.client_end import max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
+from mpifl.transport.layout import Layout
 from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def run_server(
     handshake = handshake or Handshake()
     comm = handshake.comm
     hellos = handshake.gather_hellos()
+    layout = Layout(len(hellos), job.ranks_per_client).check()
     handshake.send_job(job_to_dict(job))
     # What can be refused without the data is refused before they are loaded.
     with inside("algorithm"):
@@ -120,12 +122,12 @@ def run_server(
         facts = [compute]
     else:
         resume = payload._asdict() if payload else None
-        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume)
+        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume, job.ranks_per_client)
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
     signals.record()  # a run whose file is there ends with a checkpoint
-    writer = _open_run_file(job, problem, x0, rates, server, attrs, resumed, aside)
+    writer = _open_run_file(job, problem, x0, rates, server, attrs, layout, resumed, aside)
     origin = f"resumed from checkpoint {resumed.snapshot.number}" if resumed else ""
     log_start(job, problem, attrs, f"replay of {replay.path}" if replay else origin)
     handshake.start_ranks()
@@ -203,24 +205,21 @@ def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -
     """A transport to the clients on the other ranks."""
     from mpifl.transport.mpi_server import MPIServerTransport
 
-    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.raw_shard)
+    return MPIServerTransport(
+        comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.raw_shard, job.ranks_per_client
+    )
 
 
 def _open_run_file(
     job: Job, problem: Problem, x0: np.ndarray, rates: np.ndarray | None, server: State, attrs: dict[str, Any],
-    resumed: ResumePoint | None, aside: Path | None,
+    layout: Layout, resumed: ResumePoint | None, aside: Path | None,
 ) -> RunWriter:  # fmt: skip
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
     from mpifl.runfile import RunWriter
     from mpifl.runfile.create import refuse_live
     from mpifl.runfile.run_lock import is_locked
 
-    n, ranks = problem.clients, attrs["ranks"]
-    columns = {
-        "samples": problem.samples,
-        "rate": rates,
-        "rank": 1 + np.arange(n) % (ranks - 1) if ranks > 1 else np.zeros(n, int),
-    }
+    columns = {"samples": problem.samples, "rate": rates, "rank": layout.home(np.arange(problem.clients))}
     if resumed is None:
         if job.overwrite and is_locked(Path(job.output)):  # a reader or a run that began meanwhile has locked it
             refuse_live(Path(job.output))

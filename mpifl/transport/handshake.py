@@ -31,6 +31,7 @@ from mpifl.host_memory import memory_limits
 from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff
 from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.launcher import abort_all_ranks
+from mpifl.transport.layout import Layout
 from mpifl.transport.rank_deaths import ProcessWatch, launcher_rank, report_death
 from mpifl.version import installation
 
@@ -154,24 +155,26 @@ def await_release(comm: MPI.Comm) -> NoReturn:
         _check_released(receive_json(comm))
 
 
-def receive_json(comm: MPI.Comm) -> dict[str, Any]:
-    """Receives the next JSON text from rank 0."""
-    length = int(receive_array(comm, 1, np.int64, LONGEST_IDLE)[0])
-    found: dict[str, Any] = json.loads(receive_array(comm, length, np.uint8).tobytes())
+def receive_json(comm: MPI.Comm, source: int = 0) -> dict[str, Any]:
+    """Receives the next JSON text from rank 0, or another."""
+    length = int(receive_array(comm, 1, np.int64, LONGEST_IDLE, source)[0])
+    found: dict[str, Any] = json.loads(receive_array(comm, length, np.uint8, source=source).tobytes())
     return found
 
 
-def receive_array(comm: MPI.Comm, shape: Any, dtype: Any, longest: float = LONGEST) -> np.ndarray:
-    """Receives the next array from rank 0; longest: the longest sleep (s)."""
+def receive_array(
+    comm: MPI.Comm, shape: Any, dtype: Any, longest: float = LONGEST, source: int = 0
+) -> np.ndarray:  # fmt: skip
+    """Receives the next array from rank 0, or another; longest: the longest sleep (s)."""
     from mpifl.transport.mpi import SETUP, wait
 
-    wait(comm.Irecv(result := np.empty(shape, dtype), 0, SETUP), longest=longest)
+    wait(comm.Irecv(result := np.empty(shape, dtype), source, SETUP), longest=longest)
     return result
 
 
-def receive_arrays(comm: MPI.Comm, specs: Sequence[Any]) -> list[np.ndarray]:
-    """Receives the next arrays from rank 0; specs: their `array_specs`."""
-    return [receive_array(comm, *spec) for spec in specs]
+def receive_arrays(comm: MPI.Comm, specs: Sequence[Any], source: int = 0) -> list[np.ndarray]:
+    """Receives the next arrays from rank 0, or another; specs: their `array_specs`."""
+    return [receive_array(comm, shape, dtype, source=source) for shape, dtype in specs]
 
 
 def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
@@ -255,17 +258,18 @@ class Handshake:
 
     def scatter_clients(
         self, meta: dict[str, Any], x0: np.ndarray, clients: int,
-        shard: Callable[[int], Sequence[np.ndarray]], resume: dict[str, Any] | None = None,
+        shard: Callable[[int], Sequence[np.ndarray]], resume: dict[str, Any] | None = None, ranks_per_client: int = 1,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Sends every client's shard to its rank and waits until all clients are built; returns each rank's facts.
+        """Sends every client's shard to its ranks and waits until all clients are built; returns each rank's facts.
 
         meta, resume: JSON-able. Raises ConfigError for the first rank that fails; the caller then releases all ranks.
         """
         assert self.comm
+        layout = Layout(self.comm.size, ranks_per_client)
         resources = rank_resources(self.gather_hellos())
         common = {"meta": meta, "clients": clients, "resume": resume, "x0": (x0.shape, x0.dtype.str)}
         for rank in range(1, self.comm.size):
-            shards = [(i, shard(i)) for i in range(rank - 1, clients, self.comm.size - 1)]
+            shards = [(i, shard(i)) for i in layout.clients_of(rank, clients)]
             fields = {**common, "resources": resources[rank], "shards": [(i, array_specs(s)) for i, s in shards]}
             self._post(rank, fields, [x0, *(a for _, arrays in shards for a in arrays)])
         self._wait()

@@ -67,6 +67,17 @@ def broadcast_number(comm: MPI.Comm, number: int) -> int:
     return int.from_bytes(buffer, "little", signed=True)
 
 
+def host_names(comm: MPI.Comm) -> list[str]:
+    """The host of each rank, on rank 0; empty on the others. All ranks call it."""
+    import numpy as np
+
+    from mpifl.transport.mpi import wait
+
+    name, names = np.array([host_name().encode()], "S256"), np.empty(comm.size, "S256")
+    wait(comm.Igather(name.view(np.uint8), names.view(np.uint8), 0))
+    return [each.decode() for each in names.tolist()] if comm.rank == 0 else []
+
+
 def is_mpi_error(error: BaseException) -> bool:
     """Whether an MPI call raised this error."""
     mpi = sys.modules.get("mpi4py.MPI")

@@ -1,4 +1,4 @@
-"""The clients' end of the MPI transport, on each of the ranks 1 .. R-1."""
+"""The clients' end of the MPI transport, on each rank with clients: 1 .. R-1, or the first one of each group."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class MPIClientTransport:
     """The clients' end (`client_end.ClientTransport`) for the clients of this rank."""
 
     def __init__(
-        self, comm: MPI.Comm, clients: LocalClients, n: int, d: int, dtype: np.dtype, vectors: int
+        self, comm: MPI.Comm, clients: LocalClients, hosted: int, d: int, dtype: np.dtype, vectors: int
     ) -> None:  # fmt: skip
-        """n: clients of all ranks. d, dtype: of a vector. vectors: maximum in a message."""
+        """hosted: clients on this rank. d, dtype: of a vector. vectors: maximum in a message."""
         self._comm, self._clients, self._memory = comm, clients, clients.memory
         clients.link = self
         self._format = FrameFormat(d, dtype, vectors)
-        self._hosted = len(range(comm.rank - 1, n, comm.size - 1))  # clients on this rank
+        self._hosted = hosted
         self._frame = self._format.frame()
         self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)
         # Posted from the start: a probe for the end would search all messages that wait, again and again.

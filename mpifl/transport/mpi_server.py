@@ -1,9 +1,9 @@
 """The server's end of the MPI transport, on rank 0.
 
-Client i of n lives on rank 1 + i mod (R-1), until it is moved. One persistent receive a rank is posted for frames
-(`frames`), whose vectors are copied out. Vectors too large for a frame wait at the sender until one of a pool of
-buffers is free. Large messages leave by Isend straight from the model's array, which lives until its sends are seen to
-be complete.
+A client lives on a group of ranks (`layout`), until it is moved; its messages go to the group's first rank. A
+persistent receive of each of these is posted for frames (`frames`), whose vectors are copied out. Vectors too large for
+a frame wait at the sender until one of a pool of buffers is free. Large messages leave by Isend straight from the
+model's array, which lives until its sends are seen to be complete.
 
 Where the MPI reports deaths (ULFM) the transport continues with the live ranks. A failed call only means that some rank
 is dead: the transport asks which ones are, forgets what is in flight to or from them, and their clients have failed.
@@ -26,6 +26,7 @@ from mpifl.transport.backoff import Backoff
 from mpifl.transport.client_end import PartStatus
 from mpifl.transport.frames import WITH_TEXT, FrameFormat, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
+from mpifl.transport.layout import Layout
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, QUARANTINE, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
 from mpifl.transport.queues import Outbox, ReceivePool
 from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, ServerTransport, describe_clients
@@ -40,17 +41,18 @@ class MPIServerTransport(ServerTransport):
 
     def __init__(
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int,
-        shard: Callable[[int], Sequence[np.ndarray]] = lambda i: [],
+        shard: Callable[[int], Sequence[np.ndarray]] = lambda i: [], ranks_per_client: int = 1,
     ) -> None:  # fmt: skip
         """vectors: maximum in a message; shard: the data of a client that moves to another rank."""
-        super().__init__([1 + i % (comm.size - 1) for i in range(clients)], set(range(1, comm.size)))
+        layout = Layout(comm.size, ranks_per_client)
+        super().__init__([layout.home(i) for i in range(clients)], set(layout.leaders))
         self._comm, self._shard = comm, shard
         self._format = FrameFormat(d, dtype, vectors)
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]  # index: rank; 0's is not used
         self._next_release = 0.0  # perf_counter
         self._frames = [self._format.frame() for _ in range(comm.size)]  # index: rank; where its next frame is received
-        self._receives: list[Any] = [MPI.REQUEST_NULL]  # index: rank; the persistent receive of its frames
-        self._receives += [comm.Recv_init(self._frames[rank].buffer, rank, FRAME) for rank in range(1, comm.size)]
+        # index: rank; the persistent receive of its frames
+        self._receives: list[Any] = [MPI.REQUEST_NULL for _ in range(comm.size)]
         self._pool = ReceivePool(comm, self._format, clients)
         # (client, rank) -> an update whose vectors wait at the rank, and how many they are; oldest first
         self._announced: dict[tuple[int, int], tuple[Update, int]] = {}
@@ -62,7 +64,8 @@ class MPIServerTransport(ServerTransport):
         # Client -> the ranks that hosted it before; what they still send for it is recognised by its source rank.
         self._former_ranks: dict[int, set[int]] = {}
         self._rank_error = ""  # why a rank cannot continue, until it is raised
-        for rank in range(1, comm.size):
+        for rank in layout.leaders:
+            self._receives[rank] = comm.Recv_init(self._frames[rank].buffer, rank, FRAME)
             self._receive_frame(rank)
 
     # -- sending -------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_replay_and_what_cannot_be_resumed() -> None:
     assert mpifl.replay(run.path, output="other.h5").path == Path("other.h5")
     with pytest.raises(
         mpifl.ConfigError,
-        match=r"a replay is the recorded job, and has no such option; expected output, overwrite or memory",
+        match=r"has no such option; expected output, overwrite, ranks_per_client or memory",
     ):
         mpifl.replay(run.path, seed=4)
     with pytest.raises(mpifl.ConfigError, match="the run is completed; to go on, give a later end"):

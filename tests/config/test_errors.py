@@ -364,7 +364,7 @@ def test_a_replay_keeps_its_job(job: Path) -> None:
     assert again.output == "again.h5" and again.overwrite
     with pytest.raises(
         ConfigError,
-        match=r"seed=4: a replay is the recorded job, and has no such option; expected output, overwrite or memory",
+        match=r"has no such option; expected output, overwrite, ranks_per_client or memory",
     ):
         read.replayed(recorded, Path("again.h5"), ["seed=4"])
 

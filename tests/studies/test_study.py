@@ -224,7 +224,7 @@ WRONG = [
     (
         "trials: 2\nranks: 8",
         "trials: 2",
-        "ranks=8: a run has at most 6 clients, and one more rank for the server; expected at most 7",
+        "ranks=8: the clients of a run take at most 6 ranks, and the server one more; expected at most 7",
     ),
     ("trials: 2\nouput: x", "trials: 2", "ouput=x: no such key; the nearest is output"),
     ("name: small\nname: b", "name: small", "duplicate key name"),

@@ -130,7 +130,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ),
         (
             "submit study.yaml ranks=64",
-            "ranks=64: a run has at most 7 clients, and one more rank for the server; expected at most 8",
+            "ranks=64: the clients of a run take at most 7 ranks, and the server one more; expected at most 8",
         ),
         # a seed from the environment of an array's task
         ("run job.yaml seed=", "seed=None: not valid; expected an integer from 0 to 2**63 - 1"),

@@ -64,6 +64,8 @@ class Quadratic(Model):
         for key in ("test_split", "validation_split"):
             if fraction := getattr(settings, key):
                 raise ConfigError(key, fraction, "the model quadratic has no data", "null")
+        if settings.micro_batches > 1:
+            raise ConfigError("micro_batches", settings.micro_batches, "the model quadratic has no rows", "1")
         if settings.l2:
             raise ConfigError("l2", settings.l2, "the model quadratic has no regulariser", "0")
 

@@ -134,6 +134,13 @@ class Flat:
         if self.averaged:
             tensor(y)[self.trained :] = self._scratch
 
+    def take_buffers(self, gradient: Vector) -> None:
+        """Makes the statistics that a gradient has in place of zeros those of the last forward pass."""
+        if self.averaged:
+            statistics = tensor(gradient)[self.trained :]
+            self._scratch.copy_(statistics)
+            statistics.zero_()
+
     def new_gradient(self) -> Tensor:
         """(d,) zeros, of which the parameters' gradients are views: the next backward passes add to it."""
         result = torch.zeros(self.d, device=self._device, dtype=self.dtype)

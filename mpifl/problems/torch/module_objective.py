@@ -135,6 +135,10 @@ class TorchObjective(Batches):
             self._row_seeds = stream(self.seed, "row", self.i, round).integers(2**63, size=len(self.rows))
         seed_draws(f"{self.seed} {self.i} {round}", self.shared.device)
 
+    def begin_pass(self, round: int, key: tuple[int, int]) -> None:
+        """What the module draws for the next gradient belongs to the key, not to the passes before."""
+        seed_draws(f"{self.seed} {self.i} {round} {key}", self.shared.device)
+
     def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
         """y <- y - step * gradient(y, rows) for each batch, in place; the arithmetic is that of torch.optim.SGD."""
         if self.shared.executor:
@@ -199,11 +203,16 @@ class TorchObjective(Batches):
         """Writes the running statistics that the last gradient's pass left into y."""
         self.shared.flat.update_buffers(y)
 
+    def take_buffers(self, gradient: Vector) -> None:
+        """Takes the running statistics that `update_buffers` is to write next out of a gradient that has them."""
+        self.shared.flat.take_buffers(gradient)
+
     def _values(self, rows: Any, exact: bool = False) -> Iterator[tuple[Tensor, float]]:
         """Mean losses of a batch (null: all rows), in pieces of some MAX_ROWS rows, and each piece's share of it."""
-        total = len(rows) if isinstance(rows, np.ndarray) else self.samples
+        rows = rows if isinstance(rows, np.ndarray) else range(self.samples)[rows or slice(None)]
+        total = len(rows)
         for begin, end in pieces(total, MAX_ROWS):
-            piece = rows[begin:end] if isinstance(rows, np.ndarray) else slice(begin, end)
+            piece = rows[begin:end] if isinstance(rows, np.ndarray) else slice(rows[begin], rows[end - 1] + 1)
             x, y = (to_device(part, self.shared.device) for part in self._take(piece))
             yield self.shared.value(x, y, exact), (end - begin) / total
 

@@ -23,6 +23,7 @@ from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS
 from mpifl.rng import stream
 from mpifl.tools.studies.axes import MAX_RUNS, Point, combinations, without_excluded
+from mpifl.transport.layout import Layout
 
 FREE = ("set", "axes", "exclude", "page")  # sections with readers of their own, not fields of `StudyOptions`
 OF_THE_STUDY = {  # keys of a job that a study sets in each run
@@ -331,7 +332,7 @@ def identify(job: Job, ranks: int = 1) -> str:
     """
     values = {key: value for key, value in read.job_to_dict(job, defaults=False).items() if key not in NOT_IDENTITY}
     if ranks > 1 and job.clock.mode == "real":
-        values["ranks"] = ranks
+        values["ranks"] = ranks if job.ranks_per_client == 1 else [ranks, job.ranks_per_client]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -344,11 +345,12 @@ def _check_identities(runs: Sequence[StudyRun]) -> None:
 
 
 def _check_ranks(ranks: int, runs: Sequence[StudyRun]) -> None:
-    """Raises ConfigError where every run would leave ranks without clients."""
+    """Raises ConfigError where every run would leave ranks without clients, or a run's ranks form no groups."""
+    layouts = [Layout(ranks, run.job.ranks_per_client).check() for run in runs]
     clients = [run.job.problem.clients for run in runs]
-    known = [n for n in clients if n is not None]
+    known = [n * layout.per_client for n, layout in zip(clients, layouts, strict=True) if n is not None]
     if len(known) == len(clients) and ranks > (most := max(known)) + 1:
-        wrong = f"a run has at most {most} clients, and one more rank for the server"
+        wrong = f"the clients of a run take at most {most} ranks, and the server one more"
         raise ConfigError("ranks", ranks, wrong, f"at most {most + 1}")
 
 

@@ -27,6 +27,7 @@ from mpifl.server.resume import is_unfinished
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Study
 from mpifl.tools.submit.site import Site
+from mpifl.transport.layout import Layout
 
 COMMANDS = {"slurm": ["sbatch"], "pbs": ["qsub"], "flux": ["flux", "batch"], "lsf": ["bsub"]}
 # Files that name the hosts to an mpirun that was built without the scheduler.
@@ -85,8 +86,10 @@ def job_script(
 ) -> Script:
     """The script of one run of a job on `site.nodes` nodes; with seeds, of an array with one run for each of them.
 
-    Raises ConfigError where a run file exists, unless it is an interrupted run of the same job, which then continues.
+    Raises ConfigError where the ranks form no groups, and where a run file exists, unless it is an interrupted run of
+    the same job, which then continues.
     """
+    layout = Layout(site.ranks, job.ranks_per_client).check()
     output = Path(job.output).resolve()
     words = [str(path.absolute()), *_without(overrides, "output", *(["seed", "name"] if seeds else []))]
     python, target, extra, before = _python(site), _output(output), "", ""
@@ -100,8 +103,16 @@ def job_script(
     if any(continued):
         again += f" || [ -e {_quoted(file)} ]"
     notes = []
-    if (clients := job.problem.clients) and (idle := site.ranks - clients - 1) > 0:
-        notes.append(f"{idle} of {site.ranks} ranks will be idle: the job has {_plural(clients, 'client')}")
+    if (clients := job.problem.clients) and (idle := site.ranks - clients * layout.per_client - 1) > 0:
+        each = f", each of {layout.per_client} ranks" if layout.per_client > 1 else ""
+        notes.append(f"{idle} of {site.ranks} ranks will be idle: the job has {_plural(clients, 'client')}{each}")
+    nodes = [rank // site.ranks_per_node for rank in range(site.ranks)]
+    if across := sum(len({nodes[rank] for rank in layout.group_of(leader)}) > 1 for leader in layout.leaders):
+        of = f"{_plural(layout.groups, 'group')} of {layout.per_client} ranks"
+        notes.append(f"{across} of {of} will be on several nodes")
+    if 0 < site.gpus_per_node < site.ranks_per_node - 1 and layout.per_client > 1:
+        gpus = f"a node has {_plural(site.gpus_per_node, 'GPU')} for {site.ranks_per_node} ranks"
+        notes.append(f"{gpus}, and each rank of a client takes one: ranks will share them")
     body = {
         "seeds": before, "run": f"{python} run {shlex.join(words)}{extra} {_quoted(target)}", "again": again,
         "resume": f"{python} resume {_quoted(file)} --trust", "checkpoints": _quoted(str(folder_of(Path(file)))),

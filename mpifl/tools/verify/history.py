@@ -23,6 +23,7 @@ from mpifl.errors import Contradiction
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
 from mpifl.scheduling.timeline import Timeline
+from mpifl.transport.layout import Layout
 
 Columns = Mapping[str, np.ndarray]
 RUN_EVENTS = (  # events that are about no client
@@ -51,6 +52,7 @@ class Rules:
     header: int = 0  # bytes of a frame's header; 0: sizes are not known
     vectors: tuple[int, int] = (0, 0)  # maximum number of vectors in an update and in a message
     faults: Faults = Faults()
+    ranks_per_client: int = 1
     stop: Stop | None = None
     evaluate: Evaluate | None = None
     evaluate_interval: bool = True  # the interval of evaluations is known; false: a resume changed it
@@ -216,8 +218,7 @@ def _accuracies(h: History, rules: Rules) -> None:
 def _clients_at_start(h: History, rules: Rules) -> None:
     """Columns of the clients that do not change during the run."""
     clients, n = h.tables["clients"], h.rows("clients")
-    ranks = int(h.attrs.get("ranks") or 1)
-    home = 1 + np.arange(n) % (ranks - 1) if ranks > 1 else np.zeros(n, int)
+    home = Layout(int(h.attrs.get("ranks") or 1), rules.ranks_per_client).home(np.arange(n))
     h.expect("clients", "rank", clients["rank"] == home, lambda k: home[k])
     if (rates := rules.rates) is not None:
         h.expect("clients", "rate", clients["rate"] == rates, lambda k: f"{rates[k]}, by the delay model")

@@ -16,7 +16,7 @@ from mpifl.config.job import Evaluate, Faults, Stop
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader, fields_of
 from mpifl.config.trust import outside_code
-from mpifl.config.types import Config
+from mpifl.config.types import Config, PositiveInt
 from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.reader import DamagedRun
@@ -139,6 +139,7 @@ class _Plain(Config):
     evaluate: Evaluate
     seed: int = 0
     faults: Faults = Faults()
+    ranks_per_client: PositiveInt = 1
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,137 @@
+"""Gradients of batches as sums over micro-batches, which the ranks of a group may share.
+
+A batch is cut into `problem.micro_batches` pieces. The gradients of these, each times its share of the rows, are added
+in one binary tree that depends on their number alone. Results have therefore the same bits however many ranks share
+the pieces, one included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.objective import Objective, Vector
+from mpifl.problems.problem import HostedClients
+
+
+class Group(Protocol):
+    """The ranks that compute a client together. Member 0, the leader, has the client; the others follow it."""
+
+    size: int
+    member: int  # this rank's number in the group
+
+    def begin(self, client: int, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
+        """Tells the other members, where this one is the leader, to compute their part of a gradient."""
+
+    def compute(self, gradient: Callable[[], Vector]) -> Any:
+        """The gradient of a micro-batch, or what it raised where the other members are to learn it."""
+
+    def add(self, left: Any, right: Any, source: int, target: int) -> Any:
+        """left + right on member `target`, which has `left`; `source` has `right`. Each may be what was raised."""
+
+
+class Alone:
+    """A group of one."""
+
+    size, member = 1, 0
+
+    def begin(self, client: int, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
+        pass
+
+    def compute(self, gradient: Callable[[], Vector]) -> Any:
+        return gradient()
+
+    def add(self, left: Any, right: Any, source: int, target: int) -> Any:
+        left += right
+        return left
+
+
+class MicroBatched:
+    """One client's f_i, its gradients computed by micro-batches; the leader alone computes everything else."""
+
+    def __init__(self, objective: Objective, client: int, micro_batches: int, group: Group) -> None:
+        """group: its size divides `micro_batches`; each member computes as many of them, in order."""
+        self._objective, self._client, self._group = objective, client, group
+        self._micro_batches, self._each = micro_batches, micro_batches // group.size
+        self._round = self._gradients = 0  # the contact, and the number of gradients in it
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "descend":  # its steps are along gradients of whole batches
+            raise AttributeError(name)
+        return getattr(self._objective, name)
+
+    def begin_round(self, round: int) -> None:
+        """Called before the client trains."""
+        self._round, self._gradients = round, 0
+        if hasattr(self._objective, "begin_round"):
+            self._objective.begin_round(round)
+
+    def gradient(self, x: Vector, rows: Any = None) -> Vector:
+        """The gradient at x, (d,), of the mean loss over `rows`, regulariser included; on the leader."""
+        some = rows if isinstance(rows, np.ndarray) else None  # else all rows
+        self._gradients += 1
+        self._group.begin(self._client, self._round, self._gradients, x, some)
+        result = self._sum_of_parts(x, some, self._gradients)
+        if isinstance(result, BaseException):
+            raise result
+        if hasattr(self._objective, "take_buffers"):
+            self._objective.take_buffers(result)
+        return result
+
+    def follow(self, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
+        """Computes this member's part of a gradient, and sends it on; on members that are not the leader."""
+        if round != self._round:
+            self.begin_round(round)
+        self._sum_of_parts(x, rows, number)
+
+    def _sum_of_parts(self, x: Vector, rows: np.ndarray | None, number: int) -> Any:
+        """The gradient on the leader, or what was raised on one of the members."""
+        total: int = self._objective.samples if rows is None else len(rows)
+        count = min(self._micro_batches, total)
+        parts = [slice(*ends) for ends in pairwise(total * k // count for k in range(count + 1))]
+
+        def part(k: int) -> Any:
+            return self._group.compute(lambda: self._part(x, rows, parts[k], total, (number, k)))
+
+        return self._sum(part, 0, count)
+
+    def _part(self, x: Vector, rows: np.ndarray | None, part: slice, total: int, key: tuple[int, int]) -> Vector:
+        """The gradient of a micro-batch times its share of the batch's rows; key: of what its pass draws."""
+        objective: Any = self._objective
+        if hasattr(objective, "begin_pass"):
+            objective.begin_pass(self._round, key)
+        result = objective.gradient(x, part if rows is None else rows[part])
+        if hasattr(objective, "update_buffers"):  # their mean over the micro-batches is a part of the sum
+            objective.update_buffers(result)
+        result *= (part.stop - part.start) / total
+        return result
+
+    def _sum(self, part: Callable[[int], Any], first: int, last: int) -> Any:
+        """The sum of the parts `first` to `last - 1` on the member that computes the first of them."""
+        group, owner = self._group, first // self._each
+        if last - first == 1:
+            return part(first) if owner == group.member else None
+        middle = first + (1 << (last - first - 1).bit_length() - 1)
+        left = right = None
+        if owner <= group.member <= (middle - 1) // self._each:
+            left = self._sum(part, first, middle)
+        if middle // self._each <= group.member <= (last - 1) // self._each:
+            right = self._sum(part, middle, last)
+        source = middle // self._each
+        return group.add(left, right, source, owner) if group.member in (source, owner) else None
+
+
+def by_micro_batches(hosted: HostedClients, micro_batches: int, group: Group | None = None) -> HostedClients:
+    """A rank's clients, whose gradients are computed by micro-batches. Raises ConfigError where they cannot be."""
+    if any(getattr(objective, "stats", None) is not None for objective in hosted.objectives.values()):
+        wrong = f"a batch is computed in problem.micro_batches={micro_batches} passes, and each would change them"
+        raise ConfigError("problem.torch.buffers", "local", wrong, "averaged", "or set problem.micro_batches=1")
+    objectives = {
+        i: MicroBatched(objective, i, micro_batches, group or Alone()) for i, objective in hosted.objectives.items()
+    }
+    facts = {**hosted.facts, **({"batched": "no: problem.micro_batches is set"} if "batched" in hosted.facts else {})}
+    return hosted._replace(objectives=objectives, facts=facts, train_batch=None)

@@ -1,0 +1,178 @@
+"""The ranks that compute a client together, over MPI: `problems.micro_batches.Group`.
+
+The first rank, the leader, has the clients. What it asks of the others goes down a binary tree, and each receives the
+model from one rank; their gradients come back up the tree of the sum. All messages are between two ranks, so a rank
+notices where the one that it waits for has died. It then ends too: a group that is not whole computes nothing, and the
+server sees its leader die.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifl.errors import MemberFailed, format_client_error
+from mpifl.objective import Vector, from_numpy, to_numpy
+from mpifl.signals import is_from_signal
+from mpifl.transport.backoff import LONGEST_IDLE
+from mpifl.transport.handshake import array_specs, setup_buffers
+from mpifl.transport.mpi import MPI, SETUP, dead_ranks, wait
+
+log = logging.getLogger(__package__)
+
+ASK, SUM = 5, 6  # tags: what the leader asks, and parts of the sum
+HEADER = 5  # int64 numbers of a request: what it is, and the fields of `Request`
+
+
+class Ask(IntEnum):
+    """What the leader asks of the others."""
+
+    GRADIENT = 1
+    HOST = 2  # a client has moved to this group; its data follow
+    STOP = 3
+
+
+class Request(NamedTuple):
+    """What a member is asked."""
+
+    kind: int
+    client: int = 0
+    round: int = 0
+    number: int = 0  # of the gradient, in its contact
+    rows: np.ndarray | None = None  # of the batch; None: all
+    x: np.ndarray | None = None  # (d,), overwritten by the next request
+
+
+class RankGroup:
+    """The ranks of a group, on each of them."""
+
+    def __init__(self, comm: MPI.Comm, ranks: Sequence[int], d: int, dtype: np.dtype, signals: list[int]) -> None:
+        """ranks: of `comm`, the leader first. signals: numbers of those that this rank has received."""
+        self._comm, self._ranks, self._signals = comm, ranks, signals
+        self.size, self.member = len(ranks), ranks.index(comm.rank)
+        lowest = self.member & -self.member or 1 << (self.size - 1).bit_length()
+        self._parent = self.member - lowest if self.member else None
+        steps = [1 << k for k in reversed(range(lowest.bit_length() - 1))]
+        self._children = [self.member + step for step in steps if self.member + step < self.size]
+        self._x, self._part = np.empty(d, dtype), np.empty(d, dtype)  # where models and parts of sums are received
+        self._sends: list[tuple[MPI.Request, Any]] = []  # in progress, with their buffers
+        self._reported = 0  # signals that the rank above has been told
+
+    # -- what is asked -------------------------------------------------------------------------------------------------
+    def begin(self, client: int, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
+        with self._whole():
+            self._pass_on(Request(Ask.GRADIENT, client, round, number, rows, to_numpy(x)))
+
+    @property
+    def leader(self) -> int:
+        """The group's first rank."""
+        return self._ranks[0]
+
+    def host(self, client: int, shard: Sequence[np.ndarray]) -> None:
+        """Tells the other members to host a client that moves to this group; its data follow (`receive_json`)."""
+        with self._whole():
+            self._pass_on(Request(Ask.HOST, client))
+            for rank in self._ranks[1:]:
+                wait(*(self._comm.Isend(b, rank, SETUP) for b in setup_buffers({"shard": array_specs(shard)}, shard)))
+
+    def stop(self) -> None:
+        """Ends `requests` of the members below, of those that are there."""
+        header = np.array([Ask.STOP, *[0] * (HEADER - 1)], np.int64)
+        for k in self._children:
+            with suppress(MPI.Exception):
+                wait(self._comm.Isend(header, self._ranks[k], ASK))
+
+    def _pass_on(self, request: Request) -> None:
+        """Sends a request to the members below, and waits until they have it: the model may then change."""
+        rows, x = request.rows, request.x
+        header = np.array([*request[:4], -1 if rows is None else len(rows)], np.int64)
+        parts = [header, *([] if rows is None else [np.ascontiguousarray(rows, np.int64)]), *([] if x is None else [x])]
+        wait(*(self._comm.Isend(part, self._ranks[k], ASK) for k in self._children for part in parts))
+
+    def requests(self) -> Iterator[Request]:
+        """What the leader asks of this member, until it ends that."""
+        assert self._parent is not None
+        above = self._ranks[self._parent]
+        while True:
+            with self._whole():
+                wait(self._comm.Irecv(header := np.empty(HEADER, np.int64), above, ASK), longest=LONGEST_IDLE)
+                kind, client, round, number, count = header.tolist()
+                request = Request(kind, client, round, number)
+                if kind == Ask.GRADIENT:
+                    rows = None if count < 0 else np.empty(count, np.int64)
+                    parts = [self._x] if rows is None else [rows, self._x]
+                    wait(*(self._comm.Irecv(part, above, ASK) for part in parts))
+                    request = request._replace(rows=rows, x=self._x)
+                if kind != Ask.STOP:
+                    self._pass_on(request)
+            if kind == Ask.STOP:
+                self.stop()
+                return
+            yield request
+
+    # -- the sum -------------------------------------------------------------------------------------------------------
+    def compute(self, gradient: Callable[[], Vector]) -> Any:
+        try:
+            return gradient()
+        except BaseException as error:  # whatever a user's code raises: the others must not wait
+            if is_from_signal(error):
+                raise
+            return error
+
+    def add(self, left: Any, right: Any, source: int, target: int) -> Any:
+        with self._whole():
+            if self.member == source != target:
+                self._send(right, self._ranks[target])
+                return None
+            if source != target:
+                right = self._receive(self._ranks[source])
+        for part in (left, right):
+            if isinstance(part, BaseException):
+                return part
+        left += from_numpy(right, left) if source != target else right
+        return left
+
+    def _send(self, part: Any, rank: int) -> None:
+        """Starts to send a part of the sum, or the text of what was raised."""
+        text = b""
+        if isinstance(part, BaseException):
+            text = format_client_error(self._comm.rank, part).encode()
+        new = self._signals[self._reported : self._reported + 1]
+        self._reported += len(new)
+        for buffer in (np.array([len(text), *(new or [0])], np.int64), text or to_numpy(part)):
+            self._sends.append((self._comm.Isend(buffer, rank, SUM), buffer))
+
+    def _receive(self, rank: int) -> Any:
+        """A part of the sum, which the next one overwrites, or what was raised."""
+        wait(self._comm.Irecv(header := np.empty(2, np.int64), rank, SUM))
+        length, number = header.tolist()
+        if number:
+            self._signals.append(number)
+        text = bytearray(length)
+        wait(self._comm.Irecv(text if length else self._part, rank, SUM))
+        return MemberFailed(text.decode("utf-8", "replace")) if length else self._part
+
+    def finish(self) -> None:
+        """Waits until this member's parts of the sum are sent."""
+        with self._whole():
+            wait(*(request for request, _ in self._sends))
+        self._sends.clear()
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Ends this process where an MPI call of the block fails: the group has lost a rank."""
+        try:
+            yield
+        except MPI.Exception as error:
+            lost = sorted(dead_ranks(self._comm).intersection(self._ranks))
+            why = f"rank {lost[0]} of its group died" if lost else str(error)
+            log.error("rank %d ends: %s", self._comm.rank, why)
+            os.kill(os.getpid(), signal.SIGKILL)
