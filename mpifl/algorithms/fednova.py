@@ -52,6 +52,9 @@ class FedNova(SampledRounds):
         if self.tau_eff != "mean" and not self.normalise:
             raise ConfigError("tau_eff", self.tau_eff, "normalise: false has no such factor", "mean")
 
+    def needs_plain_steps(self) -> str:
+        return "a_i is the weight of gradients in plain steps"
+
     def validate(self, clients: int) -> None:
         super().validate(clients)
         if self.steps is not None and len(self.steps) != clients:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.local_solver import Gd, LocalTraining, Sarah, Sgd, Solver, Svrg
+import mpifl
+from mpifl.algorithms.common.local_solver import Decay, Gd, LocalTraining, Sarah, Sgd, Solver, Svrg
+from mpifl.errors import ConfigError
 from mpifl.rng import stream
 from tests.quadratic_runs import close
 
@@ -269,3 +271,28 @@ def test_nothing_that_is_given_changes(solver: Solver) -> None:
         assert np.array_equal(term[key], value)
     for name, start in starts.items():
         assert np.array_equal(np.array(start), kept[name])
+
+
+@pytest.mark.parametrize("solver", [Sgd, Gd])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_step_decays_over_contacts_and_steps(solver: type[Sgd], momentum: float) -> None:
+    """In contact r step q is step_size w_i/sqrt(1 + 120 r + q), also where a method has a step of its own."""
+    f, x = Squares(), np.array([1.0, -2.0, 0.5])
+    decay = Decay(contacts=120, steps=1, power=0.5)
+    method = LocalTraining(step_size=0.1, step_weights="samples", local_steps=3, solver=solver("sgd", momentum, decay))
+    for r in (0, 2):
+        y, v, batches = x, 0 * x, [None] * 3 if solver is Gd else f.batches(r, 3)
+        for q, rows in enumerate(batches):
+            v = momentum * v + f.gradient(y, rows)
+            y = y - 0.1 * f.share / np.sqrt(1 + 120 * r + q) * v
+        close(method.solve(f, x, r).x, y)
+        close(method.solve(f, x, r, step=lambda taken: 0.1 * f.share).x, y)
+    assert method.effective_steps(None) is None  # type: ignore[arg-type]  # a step that decays is none of the job's
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("scaffold", "c_i of option II"), ("fedgate", "corrections"), ("fednova", "a_i")]
+)
+def test_a_step_that_decays_is_refused_where_the_formula_is_for_equal_steps(name: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=rf"solver\.decay=.*{reason}.*null"):
+        mpifl.load_job({"algorithm": {"name": name, "solver": {"name": "sgd", "decay": {"steps": 1}}}})

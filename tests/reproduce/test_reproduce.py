@@ -131,7 +131,7 @@ def test_claims_follow_the_runs(runs: Path, tmp_path: Path) -> None:
     here = ours(runs)
     d = here["AREA"]["accuracy"] - here["FedAvg"]["accuracy"]
     half = 4.302653 * d.std(ddof=1) / np.sqrt(3)  # Student's t, two degrees of freedom
-    claim = row(page(runs, tmp_path), "accuracy of AREA above FedAvg")
+    claim = row(page(runs, tmp_path), "accuracy of AREA is above that of FedAvg")
     assert claim[1] == "+20.00" and claim[3] == "3"
     assert claim[2].endswith(f": {d.mean():+.2f} ({d.mean() - half:+.2f} to {d.mean() + half:+.2f})")
     assert claim[5] == ("holds" if d.mean() - half > 0 else "not decided")
@@ -142,7 +142,7 @@ def test_claims_follow_the_runs(runs: Path, tmp_path: Path) -> None:
         with h5py.File(path, "r+", libver="latest") as file:
             file["evaluations/test_accuracy"][-1] = 0.05
     text = page(runs, tmp_path, f"output={tmp_path}/runs")
-    assert row(text, "accuracy of AREA above FedAvg")[5] == "does not hold"
+    assert row(text, "accuracy of AREA is above that of FedAvg")[5] == "does not hold"
     assert "that do not: 1; not decided: " in text
 
 
@@ -152,7 +152,7 @@ def test_a_factor_of_the_right_side(runs: Path, tmp_path: Path) -> None:
     here = ours(runs)
     d = here["AREA"]["accuracy"] - here["FedAvg"]["accuracy"] / 2
     with changed(runs / "table1.yaml", "relation: above", "relation: above, times: 0.5"):
-        claim = row(page(runs, tmp_path), "accuracy of AREA above 0.5 times FedAvg")
+        claim = row(page(runs, tmp_path), "accuracy of AREA is above 0.5 times that of FedAvg")
     assert claim[1] == "+55.00" and f": {d.mean():+.2f} (" in claim[2]
 
 
@@ -170,12 +170,12 @@ def test_a_share_of_the_horizon_is_compared_by_the_mean_curves(runs: Path, tmp_p
         changed(runs / "paper.yaml", shared, ""),
     ):
         text = page(runs, tmp_path)
-        found = row(text, "rho of AREA below FedAvg")
+        found = row(text, "rho of AREA is below that of FedAvg")
         one, two = (row(text, method)[2].split()[0] for method in ("AREA", "FedAvg"))
         assert float(one) <= 1 and two == r"\>1" and found[1:] == ["-", rf"{one}, \>1", "3", "-", "holds"]
         assert f"rho less the printed one: of the mean curve {float(one) - 0.3:+.2f} on average" in text
         file.write_text("\n".join([HEAD, lines[0], lines[1].replace(",,,,10,>1", ",0.3,,,10,0.3"), ""]))
-        assert row(page(runs, tmp_path), "rho of AREA published FedAvg")[5] == "printed equal"
+        assert row(page(runs, tmp_path), "rho of AREA compared with that of FedAvg")[5] == "printed equal"
 
 
 def test_verdicts_on_two_numbers() -> None:
@@ -208,6 +208,22 @@ def test_what_is_missing_stands_at_the_end_of_a_paper(runs: Path, tmp_path: Path
         assert "## Missing" not in page(runs, tmp_path)
 
 
+def test_an_item_with_a_page_of_its_own(runs: Path, tmp_path: Path) -> None:
+    """The paper's page has the other items, and the item is written beside it, as alone."""
+    publish(runs, {})
+    (runs / "table2.yaml").write_text((runs / "table1.yaml").read_text().replace("title: Table 1", "title: Table 2"))
+    with changed(runs / "paper.yaml", "items: [table1]", "items: [table1]\nown_pages: [table2]"):
+        assert main(["reproduce", str(runs), "--no-runs", "--out", str(tmp_path)]) == 0
+        text, own = (tmp_path / "tiny.md").read_text(), (tmp_path / "tiny-table2.md").read_text()
+        assert "## Table 1\n" in text and "Table 2" not in text and own.startswith("# Table 2\n")
+        assert main(["reproduce", str(runs / "table2.yaml"), "--no-runs", "--out", str(tmp_path / "one")]) == 0
+        assert (tmp_path / "one" / "tiny-table2.md").read_text() == own
+    two = changed(runs / "paper.yaml", "items: [table1]", "items: [table1]\nown_pages: [table2]")
+    with two, changed(runs / "table2.yaml", f"{runs}/runs", f"{runs}/none"):
+        assert main(["reproduce", str(runs), "--no-runs", "--out", str(tmp_path / "none")]) == 0
+        assert [path.name for path in (tmp_path / "none").glob("*.md")] == ["tiny.md"]
+
+
 def test_runs_are_those_of_single_jobs_bit_for_bit(runs: Path, tmp_path: Path) -> None:
     keys = "algorithm={name: area, step_size: 10, trigger: {every: 2}}", "seed=2"
     with mpifl.run(runs / "base.yaml", *keys, output=tmp_path / "single.h5") as single:
@@ -237,7 +253,7 @@ def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp
     publish(runs, {})
     text = page(runs, tmp_path, "--trials", "1")
     assert "2 of 2 runs, 1 trial in each row" in text
-    claim = row(text, "accuracy of AREA above FedAvg")
+    claim = row(text, "accuracy of AREA is above that of FedAvg")
     assert claim[3] == "1" and " to " not in claim[2]
     text = page(runs, tmp_path, "trials=5")
     assert "6 of 10 runs, 3 trials in each row" in text

@@ -291,5 +291,5 @@ def test_the_slope_over_an_axis_is_exact_for_linear_rules(tmp_path: Path) -> Non
     assert verdicts("fedpd-errors", tmp_path / "runs", *overrides, only="0.01")[0] == "holds"
     assert main(["reproduce", "theory/fedpd-errors", *overrides, "--no-runs", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "theory-fedpd-errors.md").read_text()
-    assert "| slope in G of p 0.01 near 2 by 0.1 (Theorem 3)" in page and "; dashed: slope 2.*" in page
+    assert "| slope in G of p 0.01 is within 0.1 of 2 (Theorem 3)" in page and "; dashed: slope 2.*" in page
     assert (tmp_path / "theory-fedpd-errors-3.png").stat().st_size > 1000

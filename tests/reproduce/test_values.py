@@ -127,22 +127,22 @@ def test_a_page_with_diverged_trials(runs: Path, tmp_path: Path) -> None:  # noq
     text = page(runs, tmp_path, changed_runs(tmp_path / "one", runs, "*AREA-0-*.h5", "train_loss", nan))
     assert ", 1 of 3 diverged" in row(text, "AREA")[2] and row(text, "AREA")[-1] == "loss diverged in 1 of 3 trials"
     assert "0 of 1 published cells are met." in text and "loss: 0 of 1 means are in the published range" in text
-    claim = row(text, "loss of AREA below FedAvg")
+    claim = row(text, "loss of AREA is below that of FedAvg")
     assert " and 1 of 3 diverged, " in claim[2] and claim[2].endswith(": 1 of 3 not finite") and claim[3] == "3"
     text = page(runs, tmp_path, changed_runs(tmp_path / "all", runs, "*AREA-*.h5", "train_loss", inf))
     assert row(text, "AREA")[2] == "diverged, 3 of 3"
-    assert row(text, "loss of AREA below FedAvg")[5] == "does not hold"
-    assert "diverged" not in row(text, "accuracy of AREA above FedAvg")[2]
+    assert row(text, "loss of AREA is below that of FedAvg")[5] == "does not hold"
+    assert "diverged" not in row(text, "accuracy of AREA is above that of FedAvg")[2]
 
 
 def test_null_models_are_named_and_decide_nothing(runs: Path, tmp_path: Path) -> None:  # noqa: F811
     """A final model of zeros, and one that is measured as the first was."""
     publish(runs, {})
     plain = page(runs, tmp_path)
-    assert "Null models" not in plain and row(plain, "accuracy of AREA above FedAvg")[5] == "holds"
+    assert "Null models" not in plain and row(plain, "accuracy of AREA is above that of FedAvg")[5] == "holds"
     text = page(runs, tmp_path, changed_runs(tmp_path / "zero", runs, "*FedAvg-1-*.h5", "model", 0))
     assert "**Null models:** method FedAvg (1 of 3 trials). The final model is the zero vector" in text
-    for claim in ("accuracy of AREA above FedAvg", "loss of AREA below FedAvg"):
+    for claim in ("accuracy of AREA is above that of FedAvg", "loss of AREA is below that of FedAvg"):
         assert row(text, claim)[5] == "not decided: null models"
     assert "Claims that hold: 0; that do not: 0; not decided: 2." in text
     output = ""

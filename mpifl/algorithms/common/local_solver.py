@@ -14,13 +14,13 @@ or, with `torch`, by steps of an optimiser of torch.optim along the gradient of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State
-from mpifl.config.types import Bounds, Config, PositiveFloat, PositiveInt
+from mpifl.config.types import Bounds, Config, NonNegativeFloat, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import NO_TERM, Objective, OptimizerSettings, QuadraticTerm, Vector, clone
 
@@ -71,12 +71,30 @@ def descend(objective: Objective, y: Vector, batches: Sequence[Any], step: float
 
 
 @dataclass(frozen=True)
+class Decay(Config):
+    """A step that decays: step_size w_i/(1 + contacts r + steps q)^power, after r contacts and q steps of this one."""
+
+    contacts: NonNegativeFloat = 0.0
+    """weight of the client's contacts so far; the number of local steps: all steps so far count alike"""
+    steps: NonNegativeFloat = 0.0
+    """weight of the steps of this contact so far"""
+    power: PositiveFloat = 1.0
+    """exponent: 0.5 for 1/sqrt"""
+
+    def decayed(self, step: Step, round: int) -> Step:
+        """The step of a contact, as a function of the steps taken."""
+        return lambda taken: step_at(step, taken) / (1 + self.contacts * round + self.steps * taken) ** self.power
+
+
+@dataclass(frozen=True)
 class Sgd(Config):
     """A step along the gradient of a batch."""
 
     name: str = "sgd"
     momentum: Momentum = 0.0
     """heavy ball: v <- momentum * v + gradient, from v = 0 at each contact"""
+    decay: Decay | None = None
+    """how the step decays over contacts and steps; null: it is constant"""
 
     def solve(
         self, objective: Objective, x: Vector, step: Step, batches: Sequence[Any], term: QuadraticTerm,
@@ -254,9 +272,13 @@ class LocalTraining(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.solver, TorchSolver) and (reason := self.needs_plain_steps()):
-            wrong = f"{reason}, which a torch optimiser does not take"
-            raise ConfigError("solver", self.solver.name, wrong, "sgd")
+        if reason := self.needs_plain_steps():
+            if isinstance(self.solver, TorchSolver):
+                wrong = f"{reason}, which a torch optimiser does not take"
+                raise ConfigError("solver", self.solver.name, wrong, "sgd")
+            if self.step_decay:
+                wrong = f"{reason}, and these have steps of another size"
+                raise ConfigError("solver.decay", asdict(self.step_decay), wrong, "null")
 
     def message(self, server: State, i: int) -> Message:
         """The global model."""
@@ -273,6 +295,11 @@ class LocalTraining(Algorithm):
 
     def torch_optimizer(self) -> OptimizerSettings | None:
         return self.solver.settings if isinstance(self.solver, TorchSolver) else None
+
+    @property
+    def step_decay(self) -> Decay | None:
+        """How the local step decays."""
+        return self.solver.decay if isinstance(self.solver, Sgd) else None
 
     def passes_over_rows(self) -> bool:
         return self.local_epochs is not None and not isinstance(self.solver, Gd)
@@ -306,9 +333,9 @@ class LocalTraining(Algorithm):
         return None
 
     def effective_steps(self, clients: Clients) -> np.ndarray | None:
-        """(n,) step_size w_i times `update_weights`; None with a torch optimiser."""
+        """(n,) step_size w_i times `update_weights`; None with a torch optimiser or a step that decays."""
         weights = self.update_weights(clients)
-        if weights is None or isinstance(self.solver, TorchSolver):
+        if weights is None or self.step_decay or isinstance(self.solver, TorchSolver):
             return None
         return np.broadcast_to(self.step_size * self._step_factor(clients.n, clients.shares) * weights, (clients.n,))
 
@@ -347,7 +374,7 @@ class LocalTraining(Algorithm):
             objective: f_i of this client.
             x: (d,) the first iterate; it is not changed.
             round: The key of the random batches, usually `message.round`.
-            step: The step, or a function of the number of steps taken at this contact; None:
+            step: The step before it decays, or a function of the number of steps taken at this contact; None:
                 `self.client_step(objective)`. A torch optimiser takes a number only.
             steps: The number of steps; None: the field `local_steps`, unless `epochs` is given.
             epochs: Passes over the client's rows; None: the field `local_epochs`, unless `steps` is given.
@@ -374,4 +401,6 @@ class LocalTraining(Algorithm):
             batches = [None] * ((epochs if epochs is not None else steps) or 0)
         else:
             batches = objective.batches(round, steps or 0, epochs)
+        decay = getattr(solver, "decay", None)
+        step = decay.decayed(step, round) if decay else step
         return solver.solve(objective, x, step, batches, term, on_step, stop, initial_estimate)

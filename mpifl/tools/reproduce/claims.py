@@ -148,10 +148,11 @@ def _directed(claim: Claim, published: float, digits: int) -> Claim:
 
 def _name(claim: Claim, left: Mapping[str, Any], right: Any) -> str:
     """The claim in words."""
-    name = f"{claim.measure}{' of ' * bool(left)}{_text(left)} {claim.relation} "
+    verbs = {"near": f"is within {claim.by:g} of", "published": "compared with"}
+    name = f"{claim.measure}{' of ' * bool(left)}{_text(left)} {verbs.get(claim.relation, f'is {claim.relation}')} "
     name += f"{claim.times:g} times " if claim.times != 1 else ""
-    name += _text(right) if isinstance(right, Mapping) else f"{right:g}"
-    name += f" by {claim.by:g}" if claim.by else ""
+    name += f"that of {_text(right)}" if isinstance(right, Mapping) else f"{right:g}"
+    name += f" by more than {claim.by:g}" if claim.by and claim.relation != "near" else ""
     return name + (f" ({claim.source})" if claim.source else "")
 
 

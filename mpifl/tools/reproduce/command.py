@@ -65,7 +65,7 @@ def reproduce(
             lines.append(final_line(index))
             failed += index.counts()["failed"]
     try:
-        lines.append(f"wrote {write_pages(options, items, out, whole)}")
+        lines.append(f"wrote {', '.join(map(str, write_pages(options, items, out, whole)))}")
     except OSError as error:
         raise ConfigError(
             "--out", out, f"cannot be written: {error.strerror or error}", "a folder that can be written"

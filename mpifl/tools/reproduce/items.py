@@ -40,6 +40,8 @@ class PaperOptions(Config):
     """whether the page begins with a table of all claims and their verdicts"""
     items: list[str] = field(default_factory=list)
     """the paper's tables and figures in the order of the page: names of study files without .yaml"""
+    own_pages: list[str] = field(default_factory=list)
+    """tables and figures with pages of their own, PAPER-ITEM.md: names of study files without .yaml"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, 
     else:
         paper, _, item = name.partition("/")
         folder, wanted = JOBS / paper, item or None
-        if paper not in papers() or (wanted and wanted not in read_paper(folder)[0].items):
+        if paper not in papers() or (wanted and wanted not in item_names(read_paper(folder)[0])):
             raise ConfigError(
                 "reproduce", name, "no such item or paper", "one that `mpifl reproduce` lists, or a STUDY.yaml"
             )
@@ -86,7 +88,14 @@ def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, 
     for key, value in map(read.parse_override, overrides) if wanted is None else ():
         if key == "output" and "${name}" not in str(value):
             raise ConfigError(key, value, "all studies of the paper would have the same folder", "one with ${name}")
-    return options, [load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else options.items)]
+    return options, [
+        load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else item_names(options))
+    ]
+
+
+def item_names(options: PaperOptions) -> list[str]:
+    """All tables and figures of a paper: those of its page, and those with pages of their own."""
+    return [*options.items, *options.own_pages]
 
 
 def papers() -> list[str]:

@@ -55,22 +55,30 @@ READINGS = "of the mean curve", "as the mean of the trials' values", "as their m
 SKIP = "<!-- test: skip takes minutes to hours, and data -->"
 
 
-def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: bool) -> Path:
-    """Writes the page of one item, or with `whole` that of a paper with all its items; returns its path.
+def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: bool) -> list[Path]:
+    """Writes the page of one item, or with `whole` those of a paper: its own, and that of each item of `own_pages` that
+    has completed runs; returns their paths.
 
-    Raises ConfigError where an item has no completed run.
+    Raises ConfigError where a single item has no completed run.
     """
+    own = [item for item in items if not whole or item.path.stem in options.own_pages]
+    written = []
     if whole:
-        paper = items[0].name.partition("/")[0]
-        path, head = out / f"{paper}.md", [f"# {options.title}", options.about.strip(), _made_by(paper, items[0])]
-        level = 2
-    else:
-        path, head, level = out / f"{items[0].name.replace('/', '-')}.md", [], 1
-    claims: list[list[str]] = []
-    blocks = [block for item in items for block in item_blocks(item, out, level, not whole, claims)]
-    summary = claim_table(claims, ["section", "claim", "here", "seeds", "verdict"]) if whole and options.summary else ()
-    parts = [*head, *summary, *blocks, *([options.missing.strip()] if whole else [])]
-    out.mkdir(parents=True, exist_ok=True)
+        paper, shared = items[0].name.partition("/")[0], [item for item in items if item not in own]
+        claims: list[list[str]] = []
+        blocks = [block for item in shared for block in item_blocks(item, out, 2, False, claims)]
+        table = claim_table(claims, ["section", "claim", "here", "seeds", "verdict"]) if options.summary else ()
+        head = [f"# {options.title}", options.about.strip(), _made_by(paper, items[0])]
+        written.append(_write(out / f"{paper}.md", [*head, *table, *blocks, options.missing.strip()]))
+    for item in own:
+        if not whole or _reported_runs(item):
+            path = out / f"{item.name.replace('/', '-')}.md"
+            written.append(_write(path, list(item_blocks(item, out, 1, True, []))))
+    return written
+
+
+def _write(path: Path, parts: Sequence[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     return path
 
@@ -87,7 +95,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool, claims: list[l
     yield item.page.about.strip()
     if made_by:
         yield _made_by(item.name, item)
-    elif not any(_is_reported(run, needed, index) for run in needed.runs):
+    elif not _reported_runs(item):
         yield f"Not run: {_missing_names(item) or 'no run that is reported is completed'}."
         if item.cells and item.page.spread is None:
             yield from _comparison(item, [])
@@ -126,9 +134,11 @@ def _missing_names(item: Item) -> str:
     return names and f"these data are missing: {names}"
 
 
-def _is_reported(run: StudyRun, study: Study, index: Index) -> bool:
-    """Whether the run is completed and a trial that is reported."""
-    return index.entries[run.identity].status == "completed" and not is_deciding(run, study.options.select)
+def _reported_runs(item: Item) -> list[StudyRun]:
+    """The completed runs of an item that are trials that are reported."""
+    needed = without_rejected(item.study, Index(item.study))
+    entries, select = Index(needed).entries, needed.options.select
+    return [r for r in needed.runs if entries[r.identity].status == "completed" and not is_deciding(r, select)]
 
 
 def _null_models(groups: Sequence[Group], null: Sequence[Path]) -> str:
