@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from mpifl.config.types import Bounds, Config, PositiveSeconds, Seconds
+from mpifl.config.types import Bounds, Config, PositiveInt, PositiveSeconds, Seconds
 from mpifl.errors import ConfigError, RunFailed, place_of
 from mpifl.rng import stream
 from mpifl.scheduling.trace_files import LONGEST, read_trace
@@ -141,8 +141,8 @@ def each(key: str, value: float | list[float], clients: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Speed(Delay):
-    """Computing and exchanging apart: a contact takes work * compute_i + exchange_i, work being what its message asks
-    for (local epochs or rounds; 1 for most methods)."""
+    """Computing and exchanging apart: a contact takes work * steps * compute_i + exchange_i, where work is what its
+    message asks for (local epochs or rounds; 1 for most methods)."""
 
     name: str = "speed"
     compute: PositiveSeconds | list[PositiveSeconds] = 1.0
@@ -151,8 +151,12 @@ class Speed(Delay):
     """time that the messages of a contact take both ways (s): likewise"""
     spread: Annotated[float, Bounds(above=0, at_most=1e9)] = 1.0
     """times of the last client over those of the first: multiplied by factors spaced evenly from 1 to this"""
-    noise: Literal["none", "exponential"] = "none"
-    """exponential: each time is drawn from an exponential distribution with the given mean; none: it is the mean"""
+    noise: Literal["none", "exponential", "lognormal"] = "none"
+    """each time is drawn from an exponential or lognormal distribution with the given mean; none: it is the mean"""
+    sigma: Annotated[float, Bounds(above=0, at_most=10)] = 1.0
+    """standard deviation of the logarithm of a lognormal time: the larger, the heavier the tail"""
+    steps: PositiveInt = 1
+    """computing times in a unit of work: ${algorithm.local_steps} makes `compute` the time of one local step"""
 
     @property
     def has_split_times(self) -> bool:
@@ -160,7 +164,8 @@ class Speed(Delay):
 
     def _means(self, clients: int) -> tuple[np.ndarray, np.ndarray]:
         factors = np.linspace(1, self.spread, clients)
-        return factors * each("compute", self.compute, clients), factors * each("exchange", self.exchange, clients)
+        compute, exchange = (factors * each(k, getattr(self, k), clients) for k in ("compute", "exchange"))
+        return self.steps * compute, exchange
 
     def rates(self, clients: int, seed: int) -> np.ndarray:
         compute, exchange = self._means(clients)
@@ -172,10 +177,14 @@ class Speed(Delay):
 
     def split_times(self, clients: int, seed: int) -> SplitTimes:
         compute, exchange = (means.tolist() for means in self._means(clients))
+        shift = -(self.sigma**2) / 2  # exp(sigma z + shift) has the mean 1, z ~ N(0, 1)
 
         def drawn(client: int, round: int, work: int) -> tuple[float, float]:
             rng = stream(seed, "delay", client, round)
-            return work * float(rng.exponential(compute[client])), float(rng.exponential(exchange[client]))
+            if self.noise == "exponential":
+                return work * float(rng.exponential(compute[client])), float(rng.exponential(exchange[client]))
+            first, second = rng.lognormal(shift, self.sigma, 2).tolist()
+            return work * (first * compute[client]), second * exchange[client]
 
         def given(client: int, round: int, work: int) -> tuple[float, float]:
             return work * compute[client], exchange[client]

@@ -102,6 +102,21 @@ def test_noise_is_exponential_about_the_same_means() -> None:
     assert law.rates(2, 5).tolist() == [1 / 1.5, 1 / 4.5]
 
 
+def test_lognormal_noise_has_the_given_mean_and_sigma() -> None:
+    """log t ~ N(log mean - sigma^2/2, sigma^2)."""
+    parts = Speed(compute=2.0, exchange=0.5, noise="lognormal", sigma=1.5).split_times(1, 5)
+    times = np.log([parts(0, r, 1) for r in range(MANY)])
+    for part, mean in enumerate((2.0, 0.5)):
+        assert kstest(times[:, part], "norm", args=(np.log(mean) - 1.5**2 / 2, 1.5)).pvalue > 1e-3
+    assert np.corrcoef(times.T)[0, 1] == pytest.approx(0, abs=5 / sqrt(MANY))
+
+
+def test_steps_multiply_the_computing_time_alone() -> None:
+    one, four = (Speed(compute=0.5, exchange=0.25, noise="exponential", steps=k) for k in (1, 4))
+    (compute, exchange), many = one.split_times(1, 0)(0, 0, 3), four.split_times(1, 0)(0, 0, 3)
+    assert many == (4 * compute, exchange) and four.rates(1, 0).tolist() == [1 / 2.25]
+
+
 def test_a_drawn_time_is_a_function_of_seed_client_and_round() -> None:
     """Whatever the order of the calls; k units of work take k times as long, and the exchange is unchanged."""
     law = Speed(noise="exponential")
