@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from tabulate import tabulate
@@ -12,10 +11,7 @@ from tabulate import tabulate
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.tools.reproduce.items import data_of, list_items, load_block, load_items, missing_data
 from mpifl.tools.reproduce.page import write_pages
-from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.select import is_deciding, without_rejected
-from mpifl.tools.studies.study import Study
-from mpifl.tools.studies.sweep import dry_run, final_line, sweep
+from mpifl.tools.studies.sweep import dry_run, final_line, sweep_selected
 
 OUT = Path("results/reproduce")
 
@@ -55,13 +51,13 @@ def reproduce(
         missing = [missing_data(item, download) for item in items]
         for item, absent in zip(items, missing, strict=True):
             without = [data for data, _ in absent]
-            here = [run.identity for run in item.study.runs if data_of(run.job) not in without]
+            here = {run.identity for run in item.study.runs if data_of(run.job) not in without}
             if not (whole or here):
                 raise absent[0][1]
             lines += [f"not run: {error}" for _, error in absent]
             if not here:
                 continue
-            index = compute_runs(item.study, processes, progress, set(here))
+            index = sweep_selected(item.study, processes, progress, here)
             lines.append(final_line(index))
             failed += index.counts()["failed"]
     try:
@@ -81,21 +77,6 @@ def check_out(out: Path) -> None:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         reason = "Permission denied" if existing.is_dir() else f"{existing} is a file"
         raise ConfigError("--out", out, f"cannot be written: {reason}", "a folder that can be written")
-
-
-def compute_runs(
-    study: Study, processes: int | None, progress: Callable[[str], None] | None, here: AbstractSet[str]
-) -> Index:
-    """Runs the missing runs of a study whose data are here, by identity; where `select.seeds` decides, those first,
-    then only what they select."""
-    select = study.options.select
-    if select is None or select.seeds is None:
-        return sweep(study, processes, progress, only=lambda run: run.identity in here)
-    sweep(study, processes, progress, only=lambda run: run.identity in here and is_deciding(run, select))
-    needed = without_rejected(study, Index(study))
-    kept = here & {run.identity for run in needed.runs}
-    sweep(study, processes, progress, only=lambda run: run.identity in kept)
-    return Index(needed)
 
 
 def describe_runs(name: str, overrides: Sequence[str] = (), processes: int | None = None) -> str:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -19,6 +19,7 @@ from mpifl.text import format_duration
 from mpifl.tools.studies.compute import Finished, compute, end_group, find_launcher, serve_group
 from mpifl.tools.studies.index import STALE_AGE, Index, can_resume
 from mpifl.tools.studies.processes import processes as new_processes
+from mpifl.tools.studies.select import is_deciding, without_rejected
 from mpifl.tools.studies.study import Study, StudyRun, describe
 from mpifl.tools.studies.study_slices import Part, locked
 
@@ -89,6 +90,28 @@ def sweep(
                 progress("")
             index.write()
     return index
+
+
+def sweep_selected(
+    study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None,
+    here: Container[str] | None = None,
+) -> Index:  # fmt: skip
+    """Runs what a report of the study needs: where `select.seeds` decides, those seeds first, then the others of what
+    they select; returns the index of the runs that are needed.
+
+    here: identities of the runs that may be computed; None: all. The other arguments are those of `sweep`.
+    """
+    select = study.options.select
+    if select is None or select.seeds is None:
+        return sweep(study, processes, progress, only=lambda run: here is None or run.identity in here)
+    deciding = {
+        run.identity for run in study.runs if is_deciding(run, select) and (here is None or run.identity in here)
+    }
+    sweep(study, processes, progress, only=lambda run: run.identity in deciding)
+    needed = without_rejected(study, Index(study))
+    kept = {run.identity for run in needed.runs if here is None or run.identity in here}
+    sweep(study, processes, progress, only=lambda run: run.identity in kept)
+    return Index(needed)
 
 
 def default_processes(study: Study) -> int:
