@@ -37,6 +37,7 @@ COMMANDS = {
     "sweep": studies.SWEEP,
     "submit": studies.SUBMIT,
     "reproduce": studies.REPRODUCE,
+    "arena": studies.ARENA,
     "show": results.SHOW,
     "selftest": information.SELFTEST,
     "list": information.LIST,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpifl import api
-from mpifl.cli.command import Command, at_least_one, file_and_overrides, flag, is_override, value
+from mpifl.cli.command import TRUST, Command, at_least_one, file_and_overrides, flag, is_override, one_path, value
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.safe_input import printable
@@ -152,6 +152,34 @@ def _reproduce(args: argparse.Namespace) -> None:
     )
 
 
+def _arena(args: argparse.Namespace) -> None:
+    from mpifl.tools.arena import command, submission
+    from mpifl.tools.studies.sweep import print_progress
+    from mpifl.transport.launcher import communicator
+
+    if communicator():
+        remedy = "on MPI ranks, run the studies in the folder --out with mpifl sweep, then this with --no-runs"
+        raise ConfigError("arena", " ".join(args.arguments) or "''", "started by mpirun", "a start without it", remedy)
+    if args.arguments[:1] == ["verify"]:
+        path = one_path("arena verify", args.arguments[1:], "a submission: NAME.json")
+        print_result(submission.verify_submission(path, args.trust, args.all, args.ranks or 1, args.processes))
+    elif args.arguments:
+        raise ConfigError("arena", args.arguments[0], "no such argument", "verify SUBMISSION, or options alone")
+    else:
+        names = tuple(args.scenario.split(",")) if args.scenario else ()
+        print_result(
+            command.arena(
+                args.tier,
+                args.method,
+                names,
+                args.out or command.OUT,
+                not args.no_runs,
+                args.processes,
+                print_progress(),
+            )
+        )
+
+
 PROCESSES = {
     "--processes": value(
         "N", "runs computed at a time; default: the number of cores over the ranks of a run", at_least_one
@@ -200,5 +228,22 @@ REPRODUCE = Command(
         "--download": flag("download data that are missing"),
         "--no-runs": flag("run nothing: write the page from the completed runs"),
         **DRY_RUN,
+    },
+)
+
+ARENA = Command(
+    _arena,
+    "[verify SUBMISSION]",
+    "compare methods in fixed scenarios with equal budgets; verify a submission",
+    {
+        "--tier": value("NAME", "scenarios: quick or standard", default="quick"),
+        "--method": value("MODULE:CLASS", "tune and run a method of your own beside the stored results"),
+        "--scenario": value("NAMES", "only these scenarios, separated by commas"),
+        "--out": value("DIR", "folder of the runs, the table and the page", Path),
+        "--no-runs": flag("write the table and the page from the existing runs"),
+        "--all": flag("verify: compute all runs again, in place of a random tenth"),
+        "--ranks": value("N", "verify: MPI ranks that compute each run", at_least_one),
+        **TRUST,
+        **PROCESSES,
     },
 )

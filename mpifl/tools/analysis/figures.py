@@ -329,7 +329,7 @@ def profile_figure(costs: Mapping[str, pd.DataFrame], width: float) -> Figure:
     """The performance profile of each table of costs in a panel, by title: see `ranking.performance_profile`."""
     profiles = {title: performance_profile(table) for title, table in costs.items()}
     names = list(dict.fromkeys(str(name) for profile in profiles.values() for name in profile))
-    end = 1.05 * max(2.0, *(profile.index.max() for profile in profiles.values() if len(profile)))
+    end = 1.05 * max([2.0, *(profile.index.max() for profile in profiles.values() if len(profile))])
     figure, axes = style.panels(list(profiles), width)
     for ax, profile in zip(axes, profiles.values(), strict=True):
         for name, share in profile.items():

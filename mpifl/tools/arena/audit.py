@@ -1,0 +1,135 @@
+"""Reads the source of a submitted method, and refuses what could see more than the method's messages.
+
+The source is parsed and not run. A method computes from its arguments, keeps its state in `State` objects alone, and
+imports nothing but the interface of algorithms and numerical functions. So it cannot reach the clock's draws, the data
+of other clients or the evaluations.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+
+from mpifl.errors import ConfigError
+
+MODULES = {"math", "numpy"}  # may be imported as a whole
+NAMES = {"__future__": {"annotations"}, "dataclasses": {"dataclass", "field", "replace"}, "typing": None,
+         "collections.abc": None}  # modules of which these names may be imported; None: all  # fmt: skip
+OWN = ("mpifl.algorithms", "mpifl.config.types", "mpifl.objective", "typing")  # what these define may be imported
+FORBIDDEN = {"open", "eval", "exec", "compile", "globals", "locals", "vars", "getattr", "setattr", "delattr", "input",
+             "breakpoint", "memoryview", "object", "type"}  # fmt: skip
+CHANGEABLE = {"list", "dict", "set", "bytearray", "np", "numpy", "State"}  # makers of what clients could share
+NUMPY = {"random", "load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt", "fromfile",
+         "tofile", "memmap", "lib", "core", "testing", "ctypeslib", "f2py", "dump", "dumps"}  # fmt: skip
+TOLD = {"rates": "the rates of the clients", "needs_timings": "the times of contacts"}  # attributes, what they tell
+
+
+def check_source(source: str, knows: list[str]) -> None:
+    """Raises ConfigError at the first line that a submitted method may not have; knows: what it declares."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError("method", "source", f"it cannot be parsed: {error}", "a Python module") from None
+    outer = {name for node in tree.body for name in _bound(node)}
+    for line, wrong in _problems(tree, outer, knows):
+        expected = "a method that computes from its arguments and its State alone"
+        raise ConfigError("method", f"line {line}", wrong, expected)
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of the module binds."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[tuple[int, str]]:
+    """The lines that are not allowed, each with the reason."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    for body in [tree.body, *(each.body for each in classes)]:
+        for statement in body:
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_constant(statement):
+                yield statement.lineno, "a value outside functions that several clients could change"
+            elif not isinstance(statement, ast.Assign | ast.AnnAssign | ast.ClassDef | ast.FunctionDef | ast.Import
+                                | ast.ImportFrom | ast.Expr):  # fmt: skip
+                yield statement.lineno, "a statement that is no definition"
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Import):
+            yield from ((line, f"imports {a.name}") for a in node.names if a.name not in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((line, f"imports {name} of {node.module}") for name in _refused_names(node))
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            yield line, "a variable outside its function"
+        elif isinstance(node, ast.Name) and (node.id in FORBIDDEN or node.id.startswith("__")):
+            yield line, f"uses {node.id}"
+        elif isinstance(node, ast.Attribute):
+            if node.attr.startswith("__") and node.attr != "__post_init__":
+                yield line, f"uses {node.attr}"
+            elif node.attr in NUMPY:
+                yield line, f"uses {node.attr}, which may read or write outside its arguments"
+            elif node.attr in TOLD and TOLD[node.attr] not in knows:
+                yield line, f"uses {node.attr} and does not declare that it knows {TOLD[node.attr]}"
+            elif isinstance(node.ctx, ast.Store) and _base(node) in {"self", *outer}:
+                yield line, "changes something that several clients share"
+        elif isinstance(node, ast.ClassDef):
+            for each in node.decorator_list:
+                if _base(each.func if isinstance(each, ast.Call) else each) != "dataclass":
+                    yield line, "another decorator than dataclass"
+        elif isinstance(node, ast.FunctionDef | ast.Lambda):
+            if isinstance(node, ast.FunctionDef) and node.name in TOLD and TOLD[node.name] not in knows:
+                yield line, f"defines {node.name} and does not declare that it knows {TOLD[node.name]}"
+            defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+            if not all(_is_plain(each) for each in defaults):
+                yield line, "a default value that several clients could change"
+            for each in getattr(node, "decorator_list", []):
+                if not (isinstance(each, ast.Name) and each.id in ("property", "staticmethod", "classmethod")):
+                    yield line, "a decorator that may keep something between calls"
+
+
+def _refused_names(node: ast.ImportFrom) -> Iterator[str]:
+    """The imported names that are not allowed."""
+    module = node.module or ""
+    for alias in node.names:
+        if not node.level and module in NAMES and alias.name != "*":
+            if NAMES[module] is None or alias.name in (NAMES[module] or ()):
+                continue
+        elif not node.level and f"{module}.".startswith(tuple(f"{own}." for own in OWN)) and alias.name != "*":
+            found = vars(importlib.import_module(module)).get(alias.name)
+            if module == "mpifl.config.types" or str(getattr(found, "__module__", "")).startswith(OWN):
+                continue
+        yield alias.name
+
+
+def _base(node: ast.expr) -> str:
+    """The name at the start of a.b[c].d; "" where there is none."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_constant(node: ast.Assign | ast.AnnAssign) -> bool:
+    """Whether what is assigned outside functions cannot be changed: the dict ARENA is read before the runs alone."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    if [getattr(target, "id", "") for target in targets] == ["ARENA"]:
+        return True
+    value = node.value
+    if isinstance(value, ast.Call) and isinstance(node, ast.AnnAssign):  # of a field, such as Trigger(every=4)
+        parts = list(ast.walk(value))
+        displays = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+        return not any(isinstance(each, displays) or getattr(each, "id", "") in CHANGEABLE for each in parts)
+    return value is None or _is_plain(value)
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Whether an expression is a constant: a number, text, None, a name, or a tuple of these."""
+    if isinstance(value, ast.Tuple):
+        return all(map(_is_plain, value.elts))
+    if isinstance(value, ast.UnaryOp):
+        return _is_plain(value.operand)
+    return isinstance(value, ast.Constant | ast.Name | ast.Attribute)

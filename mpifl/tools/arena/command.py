@@ -1,0 +1,67 @@
+"""`mpifl arena`: computes the runs of a tier, or those of further methods beside the stored results, and the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mpifl.config import read
+from mpifl.errors import ConfigError
+from mpifl.execution import load_problem
+from mpifl.tools.arena.page import write_page
+from mpifl.tools.arena.submission import write_submission
+from mpifl.tools.arena.suite import load_suite, own_method, scenario_study, stored_table
+from mpifl.tools.arena.table import Row, measured, read_table, write_table
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.select import without_rejected
+from mpifl.tools.studies.sweep import final_line, sweep_selected
+
+OUT = Path("results/arena")
+
+
+def arena(
+    tier: str = "quick", own: str | None = None, only: Sequence[str] = (), out: Path = OUT, compute: bool = True,
+    processes: int | None = None, progress: Callable[[str], None] | None = None,
+) -> str:  # fmt: skip
+    """Tunes and runs the methods in the scenarios of a tier; writes the table and the page; returns what is printed.
+
+    Args:
+        tier: quick or standard.
+        own: A method "module:Class", which alone is run; those of the suite have the stored results.
+        only: Names of scenarios; empty: all of the tier.
+        out: The folder of the run files, the table and the page.
+        compute: Whether to compute what is missing; else the table has what is there.
+        processes: Runs at a time; None: one for each core.
+        progress: Called with a line on the state of a scenario, whenever a run ends.
+
+    Raises:
+        ConfigError: An unknown tier, scenario or method, or missing data.
+    """
+    suite = load_suite()
+    scenarios = suite.tier(tier)
+    if unknown := [name for name in only if name not in scenarios]:
+        raise ConfigError("--scenario", unknown[0], "no such scenario of this tier", f"one of {', '.join(scenarios)}")
+    chosen = {name: each for name, each in scenarios.items() if not only or name in only}
+    mine = {own: own_method(own)} if own else {}
+    rows: list[Row] = []
+    name = "-".join([suite.name, tier, *([re.sub(r"\W+", "-", own)] if own else []), *only])
+    folder = out / (name if own else suite.name)
+    studies = {key: scenario_study(suite, each, mine or suite.methods, folder) for key, each in chosen.items()}
+    for each in chosen.values() if compute else ():
+        load_problem(read.load(each.path))  # before the runs, for an error if its data are missing
+    lines = []
+    for key, study in studies.items():
+        index = sweep_selected(study, processes, progress) if compute else Index(without_rejected(study, Index(study)))
+        lines.append(final_line(index))
+        rows += measured(suite, chosen[key], study, index)
+    if not rows:
+        raise ConfigError("--no-runs", out, "it has no run of these scenarios", remedy="leave out --no-runs")
+    written = [out / f"{name}.csv"]
+    written[0].write_text(write_table(rows), encoding="utf-8")
+    if own:
+        if not only:
+            written.append(write_submission(out / f"{name}.json", suite, tier, own, rows))
+        rows += [row for row in read_table(stored_table(tier)) if row.scenario in chosen]
+    written.append(write_page(suite, tier, mine | suite.methods, rows, out, name))
+    return "\n".join([*lines, f"wrote {', '.join(map(str, written))}"])

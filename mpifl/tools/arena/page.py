@@ -1,0 +1,184 @@
+"""The page of the arena's results: everything on it is computed from the results table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from tabulate import tabulate
+
+from mpifl.config import read
+from mpifl.text import format_count
+from mpifl.tools.analysis.figures import profile_figure, ranks_figure
+from mpifl.tools.analysis.ranking import performance_profile, rank_test
+from mpifl.tools.analysis.significance import Interval
+from mpifl.tools.arena import statistics
+from mpifl.tools.arena.suite import Method, Scenario, Suite
+from mpifl.tools.arena.table import Row
+
+FACTORS = (1, 2, 4)  # of the smallest time to the target, in the table of all scenarios
+STABLE = 0.8  # Kendall's tau below which no order of all methods is claimed
+ABOUT = """\
+Each method has {configurations} configurations in each scenario: its paper's defaults, and random draws from its
+space in `jobs/arena/methods.yaml`. The one with the smallest mean training loss at the end over {tuning} tuning seeds
+is reported over {reporting} other seeds. All have the same horizon. A local step takes the time `compute` of its
+client, so more local steps take longer. A run that failed or diverged is worse than any that did not. The guide says
+what the columns mean.
+"""
+
+
+def write_page(
+    suite: Suite, tier: str, methods: Mapping[str, Method], rows: Sequence[Row], out: Path, name: str
+) -> Path:  # fmt: skip
+    """Writes the page and its figures into the folder; returns the page's path."""
+    have = {row.scenario for row in rows if row.role == "reporting"}
+    scenarios = {key: each for key, each in suite.tier(tier).items() if key in have}
+    names = [key for key in methods if any(row.method == key for row in rows)]
+    loss = statistics.scores(rows, "loss", list(scenarios), names)
+    time = statistics.scores(rows, "time", list(scenarios), names)
+    parts = [f"# The arena: {suite.name}, {tier} tier", _about(suite, rows, scenarios, names), _scenarios(scenarios)]
+    if len(names) > 2 and len(scenarios) > 1:
+        test = rank_test(pd.DataFrame(statistics.ranks(loss).mean(axis=2), columns=names))
+        problems = pd.DataFrame(np.moveaxis(time, 2, 1).reshape(-1, len(names)), columns=names)
+        for kind, figure in {"profile": profile_figure({"": problems}, 7.0), "ranks": ranks_figure(test, 7.0)}.items():
+            figure.savefig(out / f"{name}-{kind}.png", dpi=150, metadata={"Software": None})
+        parts += [_overall(suite, methods, names, rows, loss, problems, list(scenarios)),
+                  f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
+                  _stability(names, loss, test.groups, test.difference, scenarios)]  # fmt: skip
+    parts.append(_use_when(names, loss, scenarios))
+    parts += [_scenario(each, names, rows, loss[k]) for k, each in enumerate(scenarios.values())]
+    path = out / f"{name}.md"
+    path.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
+    return path
+
+
+def _about(suite: Suite, rows: Sequence[Row], scenarios: Mapping[str, Scenario], names: Sequence[str]) -> str:
+    ends = {status: sum(row.status == status for row in rows) for status in ("completed", "diverged", "failed")}
+    text = ABOUT.format(configurations=suite.configurations, tuning=len(suite.tuning_seeds),
+                        reporting=len(suite.reporting_seeds))  # fmt: skip
+    count = f"{format_count(len(names), 'method')}, {format_count(len(scenarios), 'scenario')}, {len(rows):,} runs"
+    return f"{text}\n{count}: {', '.join(f'{number:,} {status}' for status, number in ends.items())}."
+
+
+def _scenarios(scenarios: Mapping[str, Scenario]) -> str:
+    table = []
+    for key, each in scenarios.items():
+        job = read.load(each.path)
+        table.append([key, each.task, each.split, each.delay, job.problem.clients,
+                      f"{job.stop.time:g}", f"{each.target:g}", each.why])  # fmt: skip
+    titles = ["scenario", "task", "split", "delays", "clients", "horizon (s)", "target", "why"]
+    return f"## Scenarios\n\n{_table(table, titles)}"
+
+
+def _overall(
+    suite: Suite, methods: Mapping[str, Method], names: Sequence[str], rows: Sequence[Row], loss: np.ndarray,
+    problems: pd.DataFrame, scenarios: Sequence[str],
+) -> str:  # fmt: skip
+    ranks, (ends, first) = statistics.mean_ranks(loss), statistics.bootstrap(loss)
+    profile = performance_profile(problems, FACTORS)
+    table = []
+    for k in np.argsort(ranks, kind="stable").tolist():
+        own = [row for row in rows if row.method == names[k]]
+        configurations: dict[tuple[str, str], bool] = {}
+        for row in own:
+            if row.role == "tuning":
+                key = row.scenario, row.configuration
+                configurations[key] = configurations.get(key, True) and np.isfinite(row.time)
+        table.append([
+            names[k], f"{ranks[k]:.1f} ({ends[0, k]:.1f} to {ends[1, k]:.1f})", f"{100 * first[k]:.0f}",
+            *(f"{100 * profile[names[k]][factor]:.0f}" for factor in FACTORS),
+            f"{100 * np.isfinite(problems[names[k]]).mean():.0f}", f"{100 * np.isinf(loss[:, k]).mean():.0f}",
+            f"{100 * np.mean([row.status != 'completed' for row in own if row.role == 'tuning']):.0f}",
+            f"{100 * np.mean(list(configurations.values())):.0f}", ", ".join(methods[names[k]].knows) or "-",
+        ])  # fmt: skip
+    titles = ["method", "mean rank of the loss (95 %)", "first (%)", *(f"target within {f}x (%)" for f in FACTORS),
+              "target at all (%)", "failed (%)", "failed in tuning (%)", "configurations that reach it (%)",
+              "knows"]  # fmt: skip
+    return f"## All scenarios\n\n{_table(table, titles)}"
+
+
+def _stability(
+    names: Sequence[str], loss: np.ndarray, groups: Sequence[Sequence[str]], difference: float,
+    scenarios: Mapping[str, Scenario],
+) -> str:  # fmt: skip
+    halves = statistics.tau_of_halves(loss)
+    without = statistics.tau_without(loss, [each.task for each in scenarios.values()])
+    least = min([halves, *without.values()])
+    claim = (f"One of these is below {STABLE:g}, so no order of all methods is claimed." if least < STABLE
+             else f"All are at least {STABLE:g}.")  # fmt: skip
+    tests = f"By Nemenyi's test mean ranks differ if they are more than {difference:.1f} apart. Not distinguishable: "
+    tests += "; ".join(", ".join(group) for group in groups) or "none"
+    tasks = ", ".join(f"{tau:.2f} without {task}" for task, tau in without.items())
+    taus = f"{halves:.2f} on average; that with the ranking of all scenarios is {tasks}"
+    title = "## How stable is the ranking?"
+    return f"{title}\n\nKendall's tau between the rankings by two halves of the seeds is {taus}. {claim} {tests}."
+
+
+def _use_when(names: Sequence[str], loss: np.ndarray, scenarios: Mapping[str, Scenario]) -> str:
+    table = []
+    for k, each in enumerate(scenarios.values()):
+        best, others = statistics.against_best(loss[k])
+        alike = [names[v.method] for v in others if not v.distinguishable]
+        next_one = next((v for v in others if v.distinguishable), None)
+        use = "" if alike else names[best]
+        margin = f"{_interval(next_one.difference)} to {names[next_one.method]}" if next_one else ""
+        table.append([each.delay, each.split, each.task, use, ", ".join([names[best], *alike]), margin])
+    titles = ["delays", "split", "task", "use", "not distinguishable from the best", "the best is ahead by"]
+    text = (
+        "A method is named under *use* where the signed-rank test with Holm's correction distinguishes it from every "
+        "other. The last column is the mean paired difference of the final training loss, with its 95 % interval."
+    )
+    return f"## Use this when\n\n{text}\n\n{_table(table, titles)}"
+
+
+def _scenario(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> str:
+    best, others = statistics.against_best(loss)
+    verdicts = {best: ("", "best")}
+    verdicts |= {v.method: (_interval(v.difference), "worse" if v.distinguishable else "not distinguishable")
+                 for v in others}  # fmt: skip
+    table = []
+    for k, (difference, verdict) in verdicts.items():
+        own = [row for row in rows if (row.scenario, row.method, row.role) == (scenario.name, names[k], "reporting")]
+        reached = [row for row in own if np.isfinite(row.time)]
+        failed = sum(row.status != "completed" for row in own)
+        fine = [row for row in own if row.status == "completed"]
+        table.append([
+            names[k], _mean([row.loss for row in fine]), difference, verdict, _median([row.time for row in reached]),
+            _median([row.updates for row in reached]), _median([row.bytes / 1e6 for row in reached]), len(reached),
+            _mean([row.area for row in fine]), _mean([100 * row.accuracy for row in fine]),
+            _mean([100 * row.worst for row in fine]), failed or "", _configuration(own[0].configuration) if own else "",
+        ])  # fmt: skip
+    titles = ["method", "loss", "minus best (95 %)", "", "s to target", "updates", "MB", "runs that reach it", "area",
+              "accuracy (%)", "worst tenth (%)", "failed", "configuration"]  # fmt: skip
+    command = f"mpifl arena --scenario {scenario.name}"
+    return f"## {scenario.name}\n\n{scenario.why}\n\n{_table(table, titles)}\n\n`{command}` computes this table again."
+
+
+def _configuration(text: str) -> str:
+    """The options of a configuration in one line."""
+    values = json.loads(text) if text else {}
+    return ", ".join(f"{key} {json.dumps(value) if isinstance(value, dict) else value}" for key, value in values.items()
+                     if key != "name").replace('"', "")  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.4g}" if values and not np.isnan(values).any() else "-"
+
+
+def _median(values: Sequence[float]) -> str:
+    return f"{np.median(values):.4g}" if values else "never"
+
+
+def _interval(interval: Interval) -> str:
+    if not np.isfinite(interval.estimate):
+        return "failed"
+    if np.isnan(interval.low):
+        return f"{interval.estimate:+.3g}"
+    return f"{interval.estimate:+.3g} ({interval.low:+.3g} to {interval.high:+.3g})"
+
+
+def _table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> str:
+    return tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)

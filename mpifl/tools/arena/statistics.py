@@ -1,0 +1,111 @@
+"""Statistics over the arena's results: ranks, how stable they are, and which methods are not distinguishable.
+
+A score is an array (scenarios, methods, seeds) of a measure of which small values are good; inf: failed, or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mpifl.tools.analysis.significance import LEVEL, Interval, holm, mean_difference, signed_rank_test
+from mpifl.tools.arena.table import Row
+
+SPLITS = 200  # random halves of the seeds
+RESAMPLES = 999  # of the bootstrap over scenarios and seeds
+
+
+def scores(rows: Sequence[Row], measure: str, scenarios: Sequence[str], methods: Sequence[str]) -> np.ndarray:
+    """(scenarios, methods, seeds) the measure of the reporting runs; a run that is not in the rows counts as failed."""
+    seeds = sorted({row.seed for row in rows if row.role == "reporting"})
+    found = np.full((len(scenarios), len(methods), len(seeds)), np.inf)
+    for row in rows:
+        if row.role == "reporting" and row.scenario in scenarios and row.method in methods:
+            place = scenarios.index(row.scenario), methods.index(row.method), seeds.index(row.seed)
+            found[place] = getattr(row, measure)
+    return found
+
+
+def ranks(score: np.ndarray) -> np.ndarray:
+    """(scenarios, methods, seeds) the rank of each method among all in a scenario with a seed; equal ones share it."""
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(score, axis=1))
+
+
+def mean_ranks(score: np.ndarray) -> np.ndarray:
+    """(methods,) the mean over the scenarios and seeds."""
+    return np.asarray(ranks(score).mean(axis=(0, 2)))
+
+
+def kendall(one: np.ndarray, other: np.ndarray) -> float:
+    """Kendall's tau-b of two rankings of the same methods."""
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(one, other).statistic)
+
+
+def tau_of_halves(score: np.ndarray) -> float:
+    """The mean, over random halves of the seeds, of Kendall's tau between the rankings by one half and by the other."""
+    generator, seeds = np.random.default_rng(0), score.shape[2]
+    found = []
+    for _ in range(SPLITS):
+        order = generator.permutation(seeds)
+        first, second = order[: seeds // 2], order[seeds // 2 :]
+        found.append(kendall(mean_ranks(score[:, :, first]), mean_ranks(score[:, :, second])))
+    return float(np.mean(found))
+
+
+def tau_without(score: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+    """Kendall's tau between the ranking and that without the scenarios of each group, such as a task."""
+    whole, names = mean_ranks(score), np.array(groups)
+    return {name: kendall(whole, mean_ranks(score[names != name])) for name in dict.fromkeys(groups)
+            if (names != name).any()}  # fmt: skip
+
+
+def bootstrap(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 95 % intervals of the mean ranks (2, methods), and how often each method is first (methods,).
+
+    Scenarios and seeds are resampled with replacement, with the same draws at each call.
+    """
+    generator, (scenarios, _, seeds) = np.random.default_rng(0), score.shape
+    each, means = ranks(score), []
+    for _ in range(RESAMPLES):
+        drawn = each[generator.integers(scenarios, size=scenarios)]
+        means.append(drawn[..., generator.integers(seeds, size=seeds)].mean(axis=(0, 2)))
+    found = np.array(means)
+    first = found == found.min(axis=1, keepdims=True)
+    ends = np.percentile(found, [50 * LEVEL, 100 - 50 * LEVEL], axis=0)
+    return ends, (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
+
+
+class Versus(NamedTuple):
+    """A method against the best one of a scenario."""
+
+    method: int
+    difference: Interval
+    """method minus best, mean over the seeds"""
+    p: float
+    """of the signed-rank test, after Holm's correction for the scenario's methods"""
+
+    @property
+    def distinguishable(self) -> bool:
+        return self.p < LEVEL
+
+
+def against_best(values: np.ndarray) -> tuple[int, list[Versus]]:
+    """The method with the smallest mean in one scenario, and all others against it, in pairs of the same seed.
+
+    values: (methods, seeds); a seed at which a method failed is worse than any other.
+    """
+    means = values.mean(axis=1)
+    best = int(np.argmin(means))
+    others = [k for k in np.argsort(means, kind="stable").tolist() if k != best]
+    with np.errstate(invalid="ignore"):
+        differences = [np.nan_to_num(values[k] - values[best], nan=0.0, posinf=np.inf, neginf=-np.inf) for k in others]
+    p_values = holm([signed_rank_test([each]) for each in differences])
+    return best, [
+        Versus(k, mean_difference([each]), p) for k, each, p in zip(others, differences, p_values, strict=True)
+    ]

@@ -1,0 +1,251 @@
+"""Submissions to the arena: one file with a method's source, its runs and their hashes; and their verification."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, chdir, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifl.errors import ConfigError, Contradiction
+from mpifl.runfile import Run, open_run
+from mpifl.safe_input import parse_json, read_text_file
+from mpifl.tools.arena.audit import check_source
+from mpifl.tools.arena.suite import Suite, load_suite, own_method, read_method, scenario_study
+from mpifl.tools.arena.table import Row, hashes, measured, parse_table, write_table
+from mpifl.tools.studies.study import Study, StudyRun, identify
+from mpifl.tools.studies.sweep import sweep
+from mpifl.version import source as version
+
+KEYS = ("suite", "tier", "method", "knows", "source", "environment", "table")
+SHARE = 10  # one run in so many is recomputed
+ROUNDING = 1e-5  # relative tolerance of losses where the processor's kernels differ
+
+
+def environment() -> dict[str, str]:
+    """What the bits of a run may depend on."""
+    from threadpoolctl import threadpool_info
+
+    kernels = sorted({f"{each['internal_api']} {each.get('version')} {each.get('architecture', '')}".strip()
+                      for each in threadpool_info()})  # fmt: skip
+    return {"mpifl": str(version().commit or "unknown"), "python": platform.python_version(), "numpy": np.__version__,
+            "machine": platform.machine(), "kernels": ", ".join(kernels)}  # fmt: skip
+
+
+def write_submission(path: Path, suite: Suite, tier: str, name: str, rows: Sequence[Row]) -> Path:
+    """Writes the submission of a method "module:Class", whose module is a single file. Raises ConfigError."""
+    file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    if not file:
+        raise ConfigError("--method", name, "its module has no file", "a method in one file")
+    content = {"suite": suite.name, "tier": tier, "method": name, "knows": own_method(name).knows,
+               "source": Path(file).read_text("utf-8"), "environment": environment(),
+               "table": write_table([row for row in rows if row.method == name])}  # fmt: skip
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A submission, read and checked as far as that needs no code of it."""
+
+    path: Path
+    suite: Suite
+    tier: str
+    method: str
+    knows: list[str]
+    source: str
+    environment: dict[str, Any]
+    rows: list[Row]
+
+
+def read_submission(path: Path) -> Submission:
+    """Reads a submission and checks its source. Raises ConfigError."""
+    content, suite = parse_json(read_text_file(path)), load_suite()
+    if not isinstance(content, dict) or set(content) != set(KEYS):
+        raise ConfigError("arena", path, "no submission", f"JSON with {', '.join(KEYS)}")
+    if content["suite"] != suite.name:
+        raise ConfigError("suite", content["suite"], "another suite", suite.name)
+    suite.tier(str(content["tier"]))
+    if not all(isinstance(content[key], str) for key in ("method", "source", "table")):
+        raise ConfigError("arena", path, "no submission", "text as method, source and table")
+    knows = read_method("", {"algorithm": {}, "knows": content["knows"]}).knows
+    check_source(content["source"], knows)
+    rows = parse_table(path, content["table"])
+    return Submission(path, suite, str(content["tier"]), content["method"], knows, content["source"],
+                      dict(content["environment"]), rows)  # fmt: skip
+
+
+def verify_submission(
+    path: Path, trust: bool = False, whole: bool = False, ranks: int = 1, processes: int | None = None
+) -> str:  # fmt: skip
+    """Checks a submission, recomputes a random tenth of its runs, and says what was checked, in one line.
+
+    Args:
+        path: The submission.
+        trust: Whether the method's code may be run.
+        whole: Recompute all runs.
+        ranks: MPI ranks of each recomputed run; the bits must not depend on them.
+        processes: Runs at a time; None: one for each core.
+
+    Raises:
+        ConfigError: It is no submission, or not of this suite, or its source has what a method may not have.
+        Contradiction: Its runs are not those of the rules, or have other results.
+    """
+    found = read_submission(path)
+    if not trust:
+        wrong = "its code has to be run to verify its results"
+        raise ConfigError("arena", path, wrong, "a file from a source that you trust", "add --trust")
+    with _module(found) as folder:
+        method = own_method(found.method)
+        if method.knows != found.knows:
+            raise Contradiction(f"{path}: knows is {found.knows}, that of the source {method.knows}")
+        studies = {name: scenario_study(found.suite, each, {found.method: method}, folder, ranks)
+                   for name, each in found.suite.tier(found.tier).items()}  # fmt: skip
+        check_rules(found, studies)
+        runs = [row for row in found.rows if row.identity]
+        drawn = runs if whole else random.SystemRandom().sample(runs, -(-len(runs) // SHARE))
+        rounded = 0
+        for name, study in studies.items():
+            rounded += recompute(found, study, [row for row in drawn if row.scenario == name], processes)
+            reported = [row.identity for row in runs if row.scenario == name and row.role == "reporting"]
+            if reported:
+                run = next(run for run in study.runs if run.identity == reported[0])
+                check_worlds(found, study, run, processes)
+    what = f"{len(drawn)} of {len(runs)} runs recomputed to the bit"
+    if rounded:
+        what = (f"{len(drawn)} of {len(runs)} runs recomputed, {rounded} of them within rounding ({ROUNDING:g}): "
+                f"computed with {found.environment.get('kernels')}, here with {environment()['kernels']}")  # fmt: skip
+    return f"{path}: {found.method} in {found.suite.name}, {found.tier} tier: rules kept, {what}"
+
+
+@contextmanager
+def _module(found: Submission) -> Iterator[Path]:
+    """Makes the source of a submission the module that its method names, in a temporary working directory."""
+    name = found.method.partition(":")[0]
+    if not name.isidentifier() or name in sys.stdlib_module_names:
+        raise ConfigError("method", found.method, "no module of its own", "module:Class")
+    with tempfile.TemporaryDirectory(prefix="mpifl-arena-") as folder, chdir(folder):
+        Path(f"{name}.py").write_text(found.source, encoding="utf-8")
+        before, path = sys.modules.pop(name, None), os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, path]))  # of ranks that are started
+        sys.path.insert(0, folder)
+        try:
+            yield Path(folder)
+        finally:
+            sys.path.remove(folder)
+            sys.modules.pop(name, None)
+            if before:
+                sys.modules[name] = before
+            os.environ.pop("PYTHONPATH") if path is None else os.environ.update(PYTHONPATH=path)
+
+
+def check_rules(found: Submission, studies: Mapping[str, Study]) -> None:
+    """Checks that the rows are those of the suite's configurations, seeds and selection. Raises Contradiction."""
+    if unknown := {row.scenario for row in found.rows} - studies.keys():
+        raise Contradiction(f"{found.path}: scenario {min(unknown)} is not in the {found.tier} tier")
+    for name, study in studies.items():
+        runs = {(str(run.labels["algorithm"]), run.seed): run for run in study.runs}
+        rows = [row for row in found.rows if row.scenario == name]
+        seen: dict[tuple[str, int], Row] = {}
+        for row in rows:
+            where = f"{found.path}: {name}, seed {row.seed}, {row.configuration or 'no configuration'}"
+            key = row.configuration, row.seed
+            if row.method != found.method:
+                raise Contradiction(f"{where}: the method is {row.method}, expected {found.method}")
+            if key in seen:
+                raise Contradiction(f"{where}: the run is there twice")
+            seen[key] = row
+            if not row.configuration and row.status == "failed" and row.seed in found.suite.reporting_seeds:
+                continue  # no configuration was selected: checked below
+            if key not in runs:
+                raise Contradiction(f"{where}: the suite has no such configuration or seed for this method")
+            role = "tuning" if row.seed in found.suite.tuning_seeds else "reporting"
+            if row.role != role:
+                raise Contradiction(f"{where}: the role is {row.role}, expected {role}")
+            if row.identity != runs[key].identity:
+                wrong = f"its job has the hash {row.identity}, that of the suite {runs[key].identity}"
+                raise Contradiction(f"{where}: {wrong}: another horizon, delay model, problem or data")
+        best = selected([row for row in rows if row.role == "tuning"])
+        expected = {(text, seed) for text, seed in runs if seed in found.suite.tuning_seeds}
+        expected |= {(best, seed) for seed in found.suite.reporting_seeds}
+        if left := expected - seen.keys():
+            text, seed = min(left)
+            raise Contradiction(f"{found.path}: {name}: the run of seed {seed}, {text or 'none selected'} is missing")
+        if more := seen.keys() - expected:
+            text, seed = min(more)
+            wrong = f"{text} is reported, the tuning seeds select {best or 'none'}"
+            raise Contradiction(f"{found.path}: {name}: {wrong}")
+
+
+def selected(tuning: Sequence[Row]) -> str:
+    """The configuration with the smallest mean loss over the tuning seeds, as a study selects; "": none is finite."""
+    losses: dict[str, list[float]] = {}
+    for row in tuning:
+        losses.setdefault(row.configuration, []).append(row.loss)
+    means = {text: float(np.mean(values)) for text, values in losses.items()}
+    finite = {text: mean for text, mean in means.items() if np.isfinite(mean)}
+    return min(finite, key=lambda text: finite[text], default="")
+
+
+def recompute(found: Submission, study: Study, drawn: Sequence[Row], processes: int | None) -> int:
+    """Computes runs of a scenario again and compares their rows; how many agree within rounding alone.
+
+    Raises Contradiction.
+    """
+    stated = {row.identity: row for row in drawn}
+    index = sweep(study, processes, only=lambda run: run.identity in stated)
+    rounded = 0
+    for here in measured(found.suite, found.suite.scenarios[study.options.name], study, index):
+        row = stated[here.identity]
+        wrong = [name for name, one, other in zip(Row._fields, row, here, strict=True) if str(one) != str(other)]
+        kernels = found.environment.get("kernels") != environment()["kernels"]
+        if wrong and kernels and row.status == here.status and np.isclose(row.loss, here.loss, rtol=ROUNDING):
+            rounded += 1
+        elif wrong:
+            where = f"{found.path}: {row.scenario}, seed {row.seed}, {row.configuration}"
+            text = f"{wrong[0]} is {getattr(row, wrong[0])}, the run computed here has {getattr(here, wrong[0])}"
+            raise Contradiction(f"{where}: {text}")
+    return rounded
+
+
+def check_worlds(found: Submission, study: Study, run: StudyRun, processes: int | None) -> None:
+    """Computes a run as it is, with one evaluation at its end, and to half of its horizon, and compares the updates.
+
+    They differ if the method depends on evaluations, or on what the clock has not reached. Raises Contradiction.
+    """
+    end = run.job.stop.time
+    assert end is not None
+    jobs = {"": run.job, "evaluations": replace(run.job, evaluate=replace(run.job.evaluate, every=end)),
+            "the horizon": replace(run.job, stop=replace(run.job.stop, time=end / 2))}  # fmt: skip
+    folder = f"{study.folder}/worlds"
+    runs = {what: StudyRun({"world": what}, run.seed, replace(job, output=f"{folder}/{k}.h5"), identify(job))
+            for k, (what, job) in enumerate(jobs.items())}  # fmt: skip
+    worlds = Study(replace(study.options, output=folder, select=None), tuple(runs.values()))
+    index = sweep(worlds, processes)
+    if index.counts()["completed"] < len(runs):  # it fails as it did for its author: `recompute` compares that
+        return
+    with ExitStack() as stack:
+        files = {what: stack.enter_context(open_run(each.path)) for what, each in runs.items()}
+        for what in ("evaluations", "the horizon"):
+            count = files[what].count("updates")
+            if not np.array_equal(_updates(files[""], count), _updates(files[what], count)) or (
+                what == "evaluations" and hashes(files[""])[0] != hashes(files[what])[0]
+            ):
+                raise Contradiction(
+                    f"{found.path}: {study.options.name}, seed {run.seed}: the updates depend on {what}"
+                )
+
+
+def _updates(run: Run, count: int) -> np.ndarray:
+    """(5, count) what the first updates are."""
+    columns = ("time", "client", "version", "local_steps", "norm")
+    return np.array([run.rows("updates", name, 0, count).astype(float) for name in columns])

@@ -1,0 +1,150 @@
+"""The results table of the arena: a row for each run, with its measures, the hashes of its content and its curve."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, get_type_hints
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.runfile import Run, open_run
+from mpifl.runfile.tables import TABLES
+from mpifl.safe_input import read_text_file
+from mpifl.tools.analysis.trials import train_every
+from mpifl.tools.arena.suite import Scenario, Suite
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.study import Study
+
+HASH = 16  # hexadecimal digits of a hash
+NEVER = math.inf  # of a target that is not reached
+
+
+class Row(NamedTuple):
+    """One run."""
+
+    scenario: str
+    method: str
+    configuration: str
+    """section `algorithm` of its job, as JSON"""
+    seed: int
+    role: str
+    """tuning or reporting"""
+    status: str
+    """completed; diverged, the last training loss is not finite; failed"""
+    time: float = NEVER
+    """s of the run's clock until the target is reached; inf: never"""
+    updates: float = NEVER
+    bytes: float = NEVER
+    """of messages and updates until then"""
+    loss: float = NEVER
+    """training loss at the end; inf where the run diverged or failed"""
+    area: float = NEVER
+    """mean training loss over the evaluations"""
+    accuracy: float = math.nan
+    """test accuracy at the end; NaN: not measured"""
+    worst: float = math.nan
+    """mean accuracy of the worst tenth of the clients at the end; NaN: not measured"""
+    identity: str = ""
+    """hash of its job"""
+    model: str = ""
+    """hash of its final model"""
+    tables: str = ""
+    """hash of the rows of its run file"""
+    curve: str = ""
+    """training loss at the evaluations; empty for tuning runs"""
+
+
+def measured(suite: Suite, scenario: Scenario, study: Study, index: Index) -> Iterator[Row]:
+    """A row for each run of a scenario that the index has, and for each reporting run of a method without any."""
+    reported = set()
+    for run in study.runs:
+        entry = index.entries.get(run.identity)
+        role = "tuning" if run.seed in suite.tuning_seeds else "reporting"
+        if role == "reporting" and entry:
+            reported.add(run.labels["method"])
+        if entry is None or entry.status not in ("completed", "failed"):
+            continue
+        start = (scenario.name, str(run.labels["method"]), str(run.labels["algorithm"]), run.seed, role)
+        if entry.status == "failed":
+            yield Row(*start, "failed", identity=run.identity)
+        else:
+            with open_run(run.path) as file:
+                yield _measured(start, run.identity, file, scenario.target)
+    decided = all(index.entries[run.identity].status in ("completed", "failed") for run in study.runs
+                  if run.seed in suite.tuning_seeds)  # fmt: skip
+    for method in dict.fromkeys(str(run.labels["method"]) for run in study.runs) if decided else ():
+        if method not in reported:  # every configuration failed or diverged
+            for seed in suite.reporting_seeds:
+                yield Row(scenario.name, method, "", seed, "reporting", "failed")
+
+
+def _measured(start: tuple[str, str, str, int, str], identity: str, run: Run, target: float) -> Row:
+    """The row of a completed run."""
+
+    def column(name: str, table: str = "evaluations") -> np.ndarray:
+        return run.rows(table, name, 0, run.count(table))
+
+    every, evaluations = train_every(run), run.count("evaluations")
+    loss = column("train_loss")[np.arange(evaluations) // every * every]  # the last evaluation that measured it
+    fine = bool(np.isfinite(loss[-1]))
+    reached = np.flatnonzero(loss <= target)
+    time = updates = traffic = NEVER
+    if fine and reached.size:
+        k = int(reached[0])
+        time, updates = float(column("time")[k]), int(column("updates")[k])
+        each = column("bytes", "updates") + column("bytes_down", "updates")
+        traffic = float(each[:updates].sum())
+    curve = " ".join(f"{value:.5g}" for value in loss.tolist()) if start[-1] == "reporting" else ""
+    return Row(
+        *start, "completed" if fine else "diverged", time, updates, traffic, float(loss[-1]) if fine else math.inf,
+        float(loss.mean()) if fine else math.inf, float(column("test_accuracy")[-1]),
+        float(column("client_accuracy_worst")[-1]), identity, *hashes(run), curve,
+    )  # fmt: skip
+
+
+def hashes(run: Run) -> tuple[str, str]:
+    """The hashes of the final model and of all rows but events: the same on any number of ranks in virtual time."""
+    model = hashlib.sha256(_little_endian(run.model)).hexdigest()[:HASH]
+    rows = hashlib.sha256()
+    for table in TABLES:
+        if table != "events":
+            for name in TABLES[table].columns:
+                rows.update(_little_endian(run.rows(table, name, 0, run.count(table))))
+    return model, rows.hexdigest()[:HASH]
+
+
+def _little_endian(values: np.ndarray) -> bytes:
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------
+def write_table(rows: Sequence[Row]) -> str:
+    """The rows as CSV, numbers with all digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of a CSV file. Raises ConfigError where it is no such table."""
+    return parse_table(path, read_text_file(path).decode("utf-8", "replace"))
+
+
+def parse_table(path: Path, text: str) -> list[Row]:
+    """The rows of CSV text from a file. Raises ConfigError where it is no such table."""
+    kinds = list(get_type_hints(Row).values())
+    lines = list(csv.reader(io.StringIO(text)))
+    try:
+        if tuple(lines[0]) != Row._fields:
+            raise ValueError("other columns")
+        return [Row(*(kind(cell) for kind, cell in zip(kinds, line, strict=True))) for line in lines[1:]]
+    except (ValueError, IndexError) as error:
+        raise ConfigError("arena", path, f"no results table: {error}", "a table of mpifl arena") from None

@@ -1,0 +1,225 @@
+"""The arena from end to end on a small suite, and submissions that are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl.errors import ConfigError, Contradiction
+from mpifl.tools.arena.audit import check_source
+from mpifl.tools.arena.command import arena
+from mpifl.tools.arena.submission import verify_submission
+from mpifl.tools.arena.table import Row, parse_table, read_table, write_table
+from tests.arena.conftest import MINE
+
+
+@pytest.fixture(scope="module")
+def results(small: Path) -> Path:
+    """The folder of the suite's results, which are stored in the suite."""
+    assert "wrote results/arena/arena-1-quick.csv" in arena(processes=2)
+    (small / "quick.csv").write_text(Path("results/arena/arena-1-quick.csv").read_text())
+    return Path("results/arena").resolve()
+
+
+@pytest.fixture(scope="module")
+def submission(results: Path) -> Path:
+    arena(own="mine:Mine", processes=2)
+    return results / "arena-1-quick-mine-Mine.json"
+
+
+def test_a_tier_from_end_to_end(results: Path) -> None:
+    """Each method has two configurations at one tuning seed, and the better one at two others; all is in the table."""
+    rows = read_table(results / "arena-1-quick.csv")
+    assert len(rows) == 3 * (2 + 2) and {row.status for row in rows} == {"completed"}
+    for method in ("FedAvg", "ASGD", "FedBuff"):
+        tuning = {row.configuration: row.loss for row in rows if (row.method, row.role) == (method, "tuning")}
+        reported = [row for row in rows if (row.method, row.role) == (method, "reporting")]
+        assert {row.configuration for row in reported} == {min(tuning, key=lambda text: tuning[text])}
+        assert [row.seed for row in reported] == [0, 1] and all(len(row.curve.split()) >= 50 for row in reported)
+        assert all(row.area >= min(map(float, row.curve.split())) for row in reported)
+    page = (results / "arena-1-quick.md").read_text()
+    assert "3 methods, 1 scenario, 12 runs" in page and "12 completed, 0 diverged, 0 failed" in page
+    before = {path: path.stat().st_mtime_ns for path in results.rglob("*.h5")}
+    arena(processes=2)  # computes nothing again
+    assert {path: path.stat().st_mtime_ns for path in results.rglob("*.h5")} == before and len(before) == 12
+    assert write_table(read_table(results / "arena-1-quick.csv")) == write_table(rows)
+
+
+def test_local_steps_take_time(results: Path) -> None:
+    """FedAvg's second configuration has two local steps: a contact takes two computations and one exchange."""
+    import mpifl
+
+    steps = {}
+    for run in mpifl.open_runs(results / "arena-1" / "small"):
+        if run.config["algorithm"]["name"] == "fedavg":
+            assert run.config["algorithm"]["local_steps"] == run.config["clock"]["delay"]["steps"]
+            steps[run.config["algorithm"]["local_steps"]] = run.updates.compute.mean() / run.updates.exchange.mean()
+    assert steps[2] / steps[1] == pytest.approx(2, rel=0.5)
+
+
+def test_a_submission_is_verified_beside_the_stored_results(submission: Path) -> None:
+    page = submission.with_suffix(".md").read_text()
+    assert all(name in page for name in ("mine:Mine", "FedAvg", "ASGD", "FedBuff"))
+    line = verify_submission(submission, trust=True, whole=True, processes=2)
+    assert line.endswith("mine:Mine in arena-1, quick tier: rules kept, 4 of 4 runs recomputed to the bit")
+    with pytest.raises(ConfigError, match=r"its code has to be run .* add --trust"):
+        verify_submission(submission)
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_a_submission_is_verified_on_three_ranks(submission: Path) -> None:
+    line = verify_submission(submission, trust=True, whole=True, ranks=3, processes=1)
+    assert line.endswith("4 of 4 runs recomputed to the bit")
+
+
+Change = Callable[[list[Row]], list[Row]]
+
+
+def one(role: str, /, **changes: Any) -> Change:
+    """Changes the first row of a role."""
+
+    def change(rows: list[Row]) -> list[Row]:
+        k = next(k for k, row in enumerate(rows) if row.role == role)
+        return [*rows[:k], rows[k]._replace(**changes), *rows[k + 1 :]]
+
+    return change
+
+
+def swapped(rows: list[Row]) -> list[Row]:
+    """Reports the configuration that the tuning seeds do not select."""
+    chosen = next(row for row in rows if row.role == "reporting").configuration
+    other = next(row for row in rows if row.configuration != chosen)
+    return [row._replace(configuration=other.configuration) if row.role == "reporting" else row for row in rows]
+
+
+CHEATS: dict[str, tuple[Change, str]] = {
+    "a better loss": (one("reporting", loss=0.5), "loss is 0.5, the run computed here has"),
+    "an earlier target": (one("reporting", time=0.4), "time is 0.4, the run computed here has"),
+    "a smoother curve": (one("reporting", curve="1 1"), "curve is 1 1, the run computed here has"),
+    "another model": (one("reporting", model="0" * 16), "model is 0000000000000000, the run computed here has"),
+    "other rows of the run file": (one("tuning", tables="0" * 16), "tables is 0{16}, the run computed here"),
+    "a failure that is hidden": (one("tuning", status="failed"), "status is failed, the run computed here"),
+    "a bad seed left out": (lambda rows: [row for row in rows if row.seed != 1], "the run of seed 1, .* is missing"),
+    "a tuning run left out": (lambda rows: [row for row in rows if row.role != "tuning"][:0] + rows[1:], "is missing"),
+    "a seed twice": (lambda rows: [*rows, rows[-1]], "the run is there twice"),
+    "another seed": (one("reporting", seed=7), "no such configuration or seed"),
+    "tuned on a reporting seed": (one("tuning", seed=0), "expected reporting|is there twice"),
+    "reported on a tuning seed": (one("tuning", role="reporting"), "the role is reporting, expected tuning"),
+    "the best of the reporting seeds": (swapped, "no such|is reported, the tuning seeds select|another horizon"),
+    "a configuration of its own": (one("tuning", configuration="{}"), "no such configuration"),
+    "another horizon, delays or data": (one("tuning", identity="0" * 12), "its job has the hash 0{12}, that of the"),
+    "another method": (one("tuning", method="FedAvg"), "the method is FedAvg, expected mine:Mine"),
+    "a scenario of its own": (one("tuning", scenario="easy"), "scenario easy is not in the quick tier"),
+}  # fmt: skip
+
+
+def changed(path: Path, tmp_path: Path, change: Change | None = None, **keys: Any) -> Path:
+    """A copy of a submission with another table or other keys."""
+    content = json.loads(path.read_text()) | keys
+    if change:
+        content["table"] = write_table(change(parse_table(path, content["table"])))
+    copy = tmp_path / "cheat.json"
+    copy.write_text(json.dumps(content))
+    return copy
+
+
+@pytest.mark.parametrize(
+    "cheat", [pytest.param(each, marks=[pytest.mark.long] * ("computed here" in CHEATS[each][1])) for each in CHEATS]
+)
+def test_an_edited_table_is_refused(submission: Path, tmp_path: Path, cheat: str) -> None:
+    change, reason = CHEATS[cheat]
+    with pytest.raises(Contradiction, match=reason):
+        verify_submission(changed(submission, tmp_path, change), trust=True, whole=True, processes=1)
+
+
+@pytest.mark.long
+def test_a_source_that_was_changed_after_the_runs_is_refused(submission: Path, tmp_path: Path) -> None:
+    copy = changed(submission, tmp_path, source=MINE.replace("0.5 *", "0.6 *"))
+    with pytest.raises(Contradiction, match="the run computed here has"):
+        verify_submission(copy, trust=True, whole=True, processes=1)
+
+
+def test_another_suite_is_refused(submission: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="suite=arena-0: another suite; expected arena-1"):
+        verify_submission(changed(submission, tmp_path, suite="arena-0"), trust=True)
+
+
+def source(statement: str, where: str = "receive") -> str:
+    """The method with a further statement in one of its rules, or before the class."""
+    if where == "module":
+        return MINE.replace("ARENA =", f"{statement}\nARENA =")
+    if where == "class":
+        return MINE.replace("    trigger:", f"    {statement}\n    trigger:")
+    lines = MINE.splitlines()
+    k = next(k for k, line in enumerate(lines) if f"def {where}(" in line)
+    return "\n".join([*lines[: k + 1], f"        {statement}", *lines[k + 1 :]])
+
+
+SOURCES = {
+    "the clock's future, by its random stream": (source("from mpifl.rng import stream"), "imports stream of mpifl.rng"),
+    "the same by way of a module": (source("from mpifl.algorithms.participation import stream"), "imports stream"),
+    "a module that the interface uses": (source("from mpifl.algorithms import importlib"), "imports importlib"),
+    "the evaluations, from the run file": (source("import mpifl"), "imports mpifl"),
+    "the data of all clients": (source("from mpifl.execution import load_problem"), "imports load"),
+    "objects of the server, from the garbage collector": (source("import gc"), "imports gc"),
+    "the frames of its callers": (source("import sys"), "imports sys"),
+    "a file": (source("open('results/x.h5')"), "uses open"),
+    "a file, through numpy": (source("import numpy as np; np.load('x')"), "uses load"),
+    "a module by its text": (source("__import__('sys')"), "uses __import__"),
+    "code as text": (source("eval('1')"), "uses eval"),
+    "the globals of a function": (source("self.solve.__globals__"), "uses __globals__"),
+    "a list that all clients share": (source("SEEN = []", "module"), "a value outside functions"),
+    "a list of the class": (source("seen = []", "class"), "a value outside functions"),
+    "a field that all clients share": (source("seen: list = field(default_factory=list)", "class"), "a value"),
+    "a default value that all share": (MINE.replace("message, objective)", "message, objective, seen={})"), "default"),
+    "a global variable": (source("global seen", "train"), "a variable outside its function"),
+    "an attribute of the class": (source("Mine.seen = objective", "train"), "several clients share"),
+    "an attribute of the method": (source("self.seen = objective", "train"), "several clients share"),
+    "the rates, undeclared": (source("clients.rates", "init_server"), "does not declare that it knows the rates"),
+    "a cache": (source("import functools", "module"), "imports functools"),
+    "random numbers that do not repeat": (source("import numpy as np; np.random.normal()"), "uses random"),
+    "code before the runs": (source("while True: pass", "module"), "a statement that is no definition"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SOURCES)
+def test_a_method_that_could_see_more_than_its_messages_is_refused(what: str) -> None:
+    text, reason = SOURCES[what]
+    with pytest.raises(ConfigError, match=reason):
+        check_source(text, [])
+
+
+def test_what_a_method_may_do() -> None:
+    check_source(MINE, [])
+    check_source(source("clients.rates", "init_server"), ["the rates of the clients"])
+    page = Path(__file__).parents[2] / "docs" / "guides" / "arena.md"
+    check_source(page.read_text().split("```python\n")[1].split("```")[0], [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("line", "what"), [("stop.time", "the horizon"), ("evaluate.every", "evaluations")])
+def test_updates_that_depend_on_the_horizon_or_on_evaluations_are_found(
+    submission: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, what: str
+) -> None:
+    """A method that finds the job of its run among the objects of the process, if its source had not been refused."""
+    monkeypatch.setattr("mpifl.tools.arena.submission.check_source", lambda source, knows: None)
+    step = "self.peek() * (update.vectors[0] - server.x)"
+    peek = f"""
+    def peek(self):
+        import gc
+
+        jobs = [each for each in gc.get_objects() if type(each).__name__ == "Job" and each.algorithm is self]
+        return min(1.0, 0.02 * jobs[0].{line})
+"""
+    text = MINE.replace("0.5 * (update.vectors[0] - server.x)", step) + peek
+    (tmp_path / "peeks.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    arena(own="peeks:Mine", processes=2, out=tmp_path / "out")
+    with pytest.raises(Contradiction, match=f"the updates depend on {what}"):
+        verify_submission(tmp_path / "out" / "arena-1-quick-peeks-Mine.json", trust=True, whole=True, processes=1)

@@ -1,0 +1,60 @@
+"""The suite: its scenarios, targets and search spaces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mpifl import execution
+from mpifl.config import read
+from mpifl.errors import ConfigError
+from mpifl.problems.models.quadratic import QuadraticProblem
+from mpifl.tools.arena.suite import configurations, load_suite, read_method
+
+
+def test_the_tiers() -> None:
+    """Six scenarios without data from outside, and about 24 in all; at least 15 methods, some of them synchronous."""
+    suite = load_suite()
+    quick, standard = suite.tier("quick"), suite.tier("standard")
+    assert len(quick) == 6 and len(standard) == 24 and quick.items() <= standard.items()
+    assert {str(read.load(each.path).problem.data.name) for each in quick.values()} <= {"digits", "synthetic", "none"}
+    assert len(suite.methods) >= 15 and {"FedAvg", "SCAFFOLD", "FedAdam", "MIFA"} <= suite.methods.keys()
+    assert not set(suite.tuning_seeds) & set(suite.reporting_seeds) and len(suite.reporting_seeds) == 10
+    with pytest.raises(ConfigError, match="--tier=large: no such tier; expected one of quick, standard"):
+        suite.tier("large")
+
+
+@pytest.mark.parametrize("name", [name for name, each in load_suite().scenarios.items() if each.task == "quadratic"])
+def test_the_target_of_a_quadratic_is_1_percent_above_the_optimum(name: str) -> None:
+    """f* + 0.01 (f(x_0) - f*), to four digits."""
+    scenario = load_suite().scenarios[name]
+    problem = execution.load_problem(read.load(scenario.path))
+    assert isinstance(problem, QuadraticProblem)
+    least = problem.evaluate(problem.optimum())["train_loss"]
+    first = problem.evaluate(problem.initial(0))["train_loss"]
+    assert scenario.target == pytest.approx(least + 0.01 * (first - least), rel=5e-4)
+
+
+def test_draws_are_the_defaults_and_one_value_in_each_part_of_a_range() -> None:
+    suite = load_suite()
+    space = {"trigger.every": {"clients": [0.01, 1]}, "server_step": {"from": 0.01, "to": 1}}
+    section = {"algorithm": {"name": "fedbuff", "trigger": {"every": {"clients": 0.5}}}, "space": space}
+    method = read_method("any", section)
+    found = configurations(suite, "any", method, 16)
+    assert len(found) == suite.configurations and found[0] == {"name": "fedbuff", "trigger": {"every": 8}}
+    for key, low, high in (("step_size", 0.001, 10), ("server_step", 0.01, 1)):
+        places = np.log([each[key] / low for each in found[1:]]) / np.log(high / low) * len(found[1:])
+        assert sorted(np.floor(places - 1e-9).tolist()) == list(range(len(found) - 1)), key
+    counts = [each["trigger"]["every"] for each in found[1:]]
+    assert set(counts) == {1, 16} and abs(counts.count(1) - counts.count(16)) <= 1
+    assert configurations(suite, "any", method, 16) == found
+    assert [each["server_step"] for each in configurations(suite, "any", method, 1000)[1:]] == [
+        each["server_step"] for each in found[1:]
+    ]
+
+
+@pytest.mark.parametrize("spec", [{"from": 0, "to": 1}, {"from": 2, "to": 1}, [], 3, {"clients": 0.5}])
+def test_a_wrong_range_is_refused(spec: object) -> None:
+    method = read_method("mine", {"algorithm": {"name": "fedbuff"}, "space": {"server_step": spec}})
+    with pytest.raises(ConfigError, match=r"^methods.mine.space.server_step="):
+        configurations(load_suite(), "mine", method, 16)
