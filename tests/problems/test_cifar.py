@@ -113,6 +113,18 @@ def test_a_pixel_is_where_the_format_has_it(tmp_path: Path) -> None:
     assert rows.x[1].reshape(rows.shape)[2, 30, 4] == raw[3073 + 1 + 2048 + 32 * 30 + 4]
 
 
+@pytest.mark.parametrize("length", [0, 3073, -1])
+def test_a_file_that_is_cut_off(tmp_path: Path, length: int) -> None:
+    """Of records of 3,073 bytes a whole number is read."""
+    file = write(tmp_path, "cifar10", "binary") / "data_batch_2.bin"
+    file.write_bytes(file.read_bytes()[:length])
+    if length == 3073:
+        assert len(read(tmp_path, "cifar10").x) == 4 * 3 + 1
+        return
+    with pytest.raises(ConfigError, match=f"^data file={file}: it has .* bytes in all; expected records of 3073 bytes"):
+        read(tmp_path, "cifar10")
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=rf"^data file={tmp_path}/cifar-10-batches-bin: .* or a folder cifar-10-batches-py"
