@@ -145,7 +145,7 @@ def test_a_caption_says_what_lines_and_bands_are_and_what_was_selected(tmp_path:
     assert [path.name for path in written] == ["accuracy.pdf", "accuracy.tex"]
     text = (tmp_path / "accuracy.tex").read_text()
     assert (r"\caption{Test accuracy against virtual time: mean of 2 trials, and the standard deviation (band). "
-            r"Selected step size: A 1 and 10; B 1.}") in text  # fmt: skip
+            r"Selected step size: A 1 (spread 0), 10 (spread 5); B 1.}") in text  # fmt: skip
     assert r"\begin{figure}" in text and r"\includegraphics{accuracy}" in text and r"\label{fig:accuracy}" in text
 
 

@@ -66,16 +66,21 @@ def draw_report(
 
 
 def _selected(groups: Sequence[Group], tuned: Sequence[str]) -> list[str]:
-    """A sentence for each label in `tuned`: the values that were selected for each method."""
+    """A sentence for each label in `tuned`: the values that were selected for each method, with the setting of each."""
     sentences = []
     for label in tuned:
-        values: dict[str, dict[str, None]] = {}
+        values: dict[str, dict[str, list[str]]] = {}
         for group in groups:
             if group.labels.get(label) is not None:
-                method = format_value(next(iter(group.labels.values())))
-                values.setdefault(method, {})[format_value(group.labels[label])] = None
-        each = "; ".join(f"{method} {' and '.join(found)}" for method, found in values.items())
-        sentences.append(f"Selected {label.replace('_', ' ')}: {each}.")
+                method, *settings = group.labels
+                found = values.setdefault(format_value(group.labels[method]), {})
+                rest = group.without(method, *(each for each in settings if each in tuned))
+                found.setdefault(format_value(group.labels[label]), []).append(rest.name)
+        each = []
+        for method, found in values.items():
+            texts = [f"{value} ({'; '.join(names)})" if len(found) > 1 else value for value, names in found.items()]
+            each.append(f"{method} {', '.join(texts)}")
+        sentences.append(f"Selected {label.replace('_', ' ')}: {'; '.join(each)}.")
     return sentences
 
 
@@ -224,6 +229,7 @@ def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
 
     def finish(ax: Axes) -> None:
         ax.set_ylim(0, 103)
+        ax.locator_params(axis="x", integer=True)
         if most > LONG_TAIL * max(1.0, *usual):
             ax.set_xscale("symlog", linthresh=1)
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -278,6 +284,7 @@ def _point_panels(
     """The last values of a metric against x: lines through points with a bar of the spread.
 
     points: the group of a line, x, and the group whose trials have the values; one that is not finite has no point.
+    ticks: all x, where these are chosen values.
     """
     scale = scale_of(metric)
     lines: dict[str, tuple[Group, list[tuple[float, ...]]]] = {}
@@ -286,7 +293,6 @@ def _point_panels(
         diverged = any(trial.diverged(metric) for trial in group.trials)
         if place is not None and np.isfinite(place) and len(values) and not diverged and np.isfinite(values).all():
             found.append((float(place), *map(float, mean_and_spread(values, options.spread))))
-    places = [place for _, found in lines.values() for place, *_ in found]
 
     def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
         found = np.array(sorted(lines[group.name][1]))
@@ -297,8 +303,10 @@ def _point_panels(
         return True
 
     def finish(ax: Axes) -> None:
-        if min(places) > 0 and max(places) / min(places) >= 10:
+        if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] >= 10:
             ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            ax.xaxis.set_minor_formatter("")
         ax.margins(x=0.05)
         if 0 < len(ticks) <= MAX_TICKS:  # the values that were swept
             ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -334,13 +342,14 @@ def profile_figure(costs: Mapping[str, pd.DataFrame], width: float) -> Figure:
     for ax, profile in zip(axes, profiles.values(), strict=True):
         for name, share in profile.items():
             xs, ys = np.append(share.index, end), 100 * np.append(share, share.iloc[-1:])
-            ax.plot(xs, np.resize(ys, len(xs)), drawstyle="steps-post", **style.line_style(names.index(str(name))))
+            line = style.line_style(names.index(str(name))) | {"label": name}
+            ax.plot(xs, np.resize(ys, len(xs)), drawstyle="steps-post", **line)
         ax.set_xscale("log", base=2 if end < MAX_BINARY else 10)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.set(xlim=(1, end), ylim=(0, 103))
         style.format_axes(ax)
     style.label_axes(axes, "cost, as a multiple of the smallest", "problems solved (%)")
-    style.add_legend(figure, style.handles(names))
+    style.add_legend(figure, style.handles(names), axes)
     return figure
 
 
@@ -355,7 +364,7 @@ def ranks_figure(found: RankTest, width: float) -> Figure:
     ax = figure.subplots()
     for k, (name, rank) in enumerate(found.ranks.items()):
         y, edge, side = (first + k, 1, "right") if k < left else (first + count - 1 - k, count, "left")
-        ax.plot([rank, rank, edge], [0, y, y], color="black", linewidth=0.8)
+        ax.plot([rank, rank, edge], [0, y, y], color="black", linewidth=0.8, clip_on=False)
         text = f"{style.plain(str(name))} {rank:.2f}"
         ax.annotate(text, (edge, y), (-3 if k < left else 3, 0), textcoords="offset points", ha=side, va="center")
     for k, group in enumerate(groups):

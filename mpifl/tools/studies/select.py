@@ -79,12 +79,13 @@ def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
 
 
 def selected_indices(groups: Sequence[Group], select: Select, unreported: bool = False) -> list[int]:
-    """The indices of the groups that the rule selects, for each combination of the other axes.
+    """The indices of the groups that the rule selects, for each combination of the other axes in their order.
 
     Groups are compared by the metric's mean over the deciding trials. A group is not selected if that mean is not
     finite, or unless `unreported` if the group has no trial to report.
     """
     over = selected_labels(groups, select)
+    places = {id(group): k for k, group in enumerate(groups)}
     chosen: list[int] = []
     for candidates in by_other_labels(groups, over):
         able = [group for group in candidates if unreported or reported_trials(group, select).trials]
@@ -94,8 +95,8 @@ def selected_indices(groups: Sequence[Group], select: Select, unreported: bool =
             finite.sort(key=lambda group: -max(float(group.labels.get(label) or 0) for label in over))
         else:
             finite.sort(key=lambda group: scores[id(group)] * (1 if select.rule == "min" else -1))
-        chosen += [id(group) for group in finite[: select.count]]
-    return [k for k, group in enumerate(groups) if id(group) in chosen]
+        chosen += sorted(places[id(group)] for group in finite[: select.count])
+    return chosen
 
 
 def selected_labels(groups: Sequence[Group], select: Select) -> list[str]:
