@@ -8,6 +8,7 @@ from pathlib import Path
 from mpifl.errors import ConfigError, as_unwritable
 from mpifl.runfile import open_run
 from mpifl.tools.analysis.cautions import cautions
+from mpifl.tools.analysis.figures import draw_report, find_label, without_tuned
 from mpifl.tools.analysis.labels import read_labels
 from mpifl.tools.analysis.options import PAGE, PICTURES, Options
 from mpifl.tools.analysis.page import Incomplete, write_page
@@ -84,8 +85,6 @@ def report_groups(
     options = options or Options()
     options.check_names({str(name) for group in groups for trial in group.trials for name in trial.evaluations})
     if options.panels:
-        from mpifl.tools.analysis.figures import find_label
-
         find_label(options.panels, groups, "panels")
     if options.pivot:
         table = build_pivot(groups, options, tuned, notes)
@@ -107,12 +106,11 @@ def report_groups(
                 (folder / f"report.{suffix}").write_text(write(), encoding="utf-8")
                 written.append(folder / f"report.{suffix}")
         if set(options.formats) & set(PICTURES):
-            from mpifl.tools.analysis.figures import draw_report
-
             pictures, missing = draw_report(groups, folder, options, candidates, tuned)
             written += pictures
         if PAGE in options.formats:
-            write_page(folder / "report.html", title or folder.absolute().name, table, groups, options, incomplete)
+            shown, title = without_tuned(groups, tuned), title or folder.absolute().name
+            write_page(folder / "report.html", title, table, shown, options, incomplete)
             written.append(folder / "report.html")
     return "\n".join([text, *missing, "", *(f"wrote {path}" for path in written)])
 

@@ -23,7 +23,8 @@ MAX_CLIENTS, MAX_CLIENTS_WIDE = 12, 20  # clients in a figure as wide as a colum
 CONTACTS = 8  # contacts shown for a client, on average
 MAX_STEPS = 60  # global steps that are drawn as lines
 CONTACT, COMPUTING, STEP = "#9DB8D9", "#0A3A80", "#777777"
-USED: Any = {"color": STEP, "marker": "o", "markersize": 2.6, "markerfacecolor": "#E39A00", "markeredgewidth": 0.4}
+USED: Any = {"color": STEP, "marker": "o", "markersize": 3.2, "markerfacecolor": "#101010", "markeredgecolor": "white",
+             "markeredgewidth": 0.4}  # fmt: skip
 
 
 class Contacts(NamedTuple):
