@@ -99,12 +99,14 @@ def quoted() -> Iterator[tuple[str, str]]:
 
 
 def test_pages_quote_the_code() -> None:
-    """Every quoted line stands in mpifl/algorithms; spaces and line breaks aside, `...` for what is left out."""
+    """Every quoted line stands in mpifl/algorithms or mpifl/objective.py; spaces aside, `...` for what is left out."""
 
     def plain(text: str) -> str:
         return re.sub(r",?\s+|(?<=[(\[])\s+|,?\s*(?=[)\]])", "", text)
 
-    code = plain("\n".join(path.read_text() for path in SOURCES if "algorithms" in path.parts))
+    code = plain(
+        "\n".join(path.read_text() for path in SOURCES if "algorithms" in path.parts or path.name == "objective.py")
+    )
     quotes = list(quoted())
     missing = [(p, q) for p, q in quotes if not re.search(".{0,99}?".join(map(re.escape, plain(q).split("..."))), code)]
     assert len(quotes) > 60 and not missing
