@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import mpifl
 from mpifl.algorithms.base import Clients, Message, State
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.common.proximal import L1
@@ -202,27 +200,6 @@ def test_budget_of_steps_is_warm_started() -> None:
 def test_penalty_is_the_regulariser() -> None:
     assert FedDR(regulariser=L1(tau=0.5)).penalty(np.array([1.0, -3.0])) == 2.0
     assert FedDR().penalty(X0) == 0
-
-
-def test_gradient_mapping_of_least_squares_with_l1(tmp_path: Path) -> None:
-    """f = mean 1/2 ||x - c_i||^2, cbar = (2, -0.75, 0.25), g = 0.5 ||x||_1, eta = 0.25: the optimum is
-    soft(cbar, 0.5) = (1.5, -0.25, 0), where grad f = -(0.5, -0.5, 0.25) and G_eta = 0. At x^0 = 0 grad f = -cbar and
-    G_eta = -soft(eta cbar, eta tau)/eta = -(1.5, -0.25, 0)."""
-    optima = [[1, 0, 0.5], [3, -1.5, 0]]
-    model = {"name": "quadratic", "curvatures": [1, 1], "optima": optima, "init": "zero"}
-    algorithm = {"name": "feddr", "alpha": 1.5, "eta": 0.25, "solver": "gd", "step_size": 0.2, "local_steps": 1,
-                 "regulariser": {"name": "l1", "tau": 0.5}}  # one step of 1/(1 + 1/eta) is the exact prox  # fmt: skip
-    rounds = {"clock": {"mode": "virtual", "delay": "fixed"}, "stop": {"time": 200}}
-    keys = {"name": "l1", "seed": 0, "problem": {"model": model, "dtype": "float64"}, "algorithm": algorithm, **rounds,
-            "evaluate": {"every": 50, "gradient": True}}  # fmt: skip
-    with mpifl.run(mpifl.load_job({**keys, "output": str(tmp_path / "run.h5")})) as found:
-        close(found.model, [1.5, -0.25, 0])
-        first, last = found.evaluations.iloc[0], found.evaluations.iloc[-1]
-        close([first.gradient_norm, first.gradient_mapping], np.sqrt([4 + 0.5625 + 0.0625, 2.25 + 0.0625]))
-        close([last.gradient_norm, last.gradient_mapping], [0.75, 0])
-    without = {**algorithm, "regulariser": "none"}
-    with mpifl.run(mpifl.load_job({**keys, "algorithm": without, "output": str(tmp_path / "none.h5")})) as found:
-        assert found.evaluations.gradient_norm.notna().all() and found.evaluations.gradient_mapping.isna().all()
 
 
 # -- FedSplit: alpha = 2, no regulariser, all clients ------------------------------------------------------------------

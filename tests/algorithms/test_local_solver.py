@@ -118,17 +118,6 @@ def test_gd(term: dict[str, Any]) -> None:
     assert f.asked == []  # no batch is drawn
 
 
-@each_term
-@pytest.mark.parametrize("solver", [Sgd(), Svrg(), Sarah()], ids=lambda s: s.name)
-def test_full_batches_are_gd(solver: Solver, term: dict[str, Any]) -> None:
-    """svrg and sarah (and sgd) take gd's steps where each batch is all of the rows; sarah's estimate is exact then."""
-    f = Squares(size=None)
-    solved = local(solver).solve(f, X, 0, **term)
-    close(solved.x, local(Gd()).solve(f, X, 0, **term).x)
-    if solver.name == "sarah":
-        close(solved.estimate, f.gradient(solved.x))
-
-
 @pytest.mark.parametrize("kind", ["one", "relative"])
 @each_solver
 def test_reach(solver: Solver, kind: str) -> None:
@@ -162,18 +151,6 @@ def test_steps_and_epochs(solver: Solver) -> None:
     nothing = algorithm.solve(f, X, 0, steps=0)
     assert nothing.steps == 0
     assert np.array_equal(nothing.x, X)
-
-
-def test_batches_are_asked_for_once_a_contact_by_its_round() -> None:
-    """One call, so that no batch is used twice; another round has other batches."""
-    f = Squares()
-    local().solve(f, X, 17)
-    local(Svrg(), local_epochs=2).solve(f, X, 18)
-    local(Sarah()).solve(f, X, 19, steps=1)
-    assert f.asked == [17, 18, 19]
-    one, other = (local().solve(f, X, round).x for round in (0, 1))
-    assert np.array_equal(one, local().solve(f, X, 0).x)
-    assert not np.array_equal(one, other)
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("one", 1.0), ("samples", 0.375), ("uniform", 0.25), ("relative", 1.5)])
@@ -258,19 +235,6 @@ def test_stop_ends_gd(term: dict[str, Any]) -> None:
 
 
 # -- hygiene -----------------------------------------------------------------------------------------------------------
-@each_solver
-def test_nothing_that_is_given_changes(solver: Solver) -> None:
-    """x, shift, centre and start are read alone; the point that comes back is a new array."""
-    f, x, term = Squares(), X.copy(), {k: np.copy(v) if k != "weight" else v for k, v in TERMS[3].items()}
-    starts: dict[str, Any] = {"svrg": (2 * X, X + 1), "sarah": X + 2}
-    kept = {name: np.copy(start) for name, start in starts.items()}
-    solved = local(solver).solve(f, x, 0, initial_estimate=starts.get(solver.name), **term)
-    assert np.array_equal(x, X)
-    assert not np.shares_memory(solved.x, x)
-    for key, value in TERMS[3].items():
-        assert np.array_equal(term[key], value)
-    for name, start in starts.items():
-        assert np.array_equal(np.array(start), kept[name])
 
 
 @pytest.mark.parametrize("solver", [Sgd, Gd])

@@ -223,18 +223,6 @@ def test_the_target_is_for_tables(tmp_path: Path) -> None:
         load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
 
 
-def test_a_folder_may_be_a_client_of_several_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = {"north/1.npz": [0], "north/0.h5": [1, 2], "south/all.npz": [2, 2, 2], ".git/x.npz": [9]}
-    for name, labels in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        write(tmp_path / name, x=np.ones((len(labels), 3)), y=labels, x_test=np.ones((1, 3)), y_test=labels[:1])
-    (tmp_path / "north/readme.txt").write_text("")
-    problem = load(ProblemConfig(data=Folder(path=str(tmp_path))))
-    assert [problem.shard(i)[1].tolist() for i in range(problem.clients)] == [[1, 2, 0], [2, 2, 2]]
-    assert [problem.shard(i)[3].tolist() for i in range(2)] == [[1, 0], [2]]
-    assert len(caplog.messages) == 1 and caplog.messages[0].startswith(f"{tmp_path}/north: 1 file is left out")
-
-
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     for name in ("north", "south"):
         (tmp_path / name).mkdir()

@@ -91,15 +91,6 @@ def test_clients_with_too_few_rows_have_none(tmp_path: Path) -> None:
         assert mine == accuracies[i] or (isnan(mine) and isnan(accuracies[i]))
 
 
-@pytest.mark.filterwarnings("error")
-def test_where_nobody_has_enough(tmp_path: Path) -> None:
-    path = folder(tmp_path / "data", [3, 2], [None] * 2)
-    problem = load(ProblemConfig(data=Folder(path=str(path)), test_split=0.3))
-    assert problem.samples.tolist() == [3, 2] and np.isnan(problem.client_accuracies(problem.initial(0))).all()
-    found = problem.evaluate(problem.initial(0))
-    assert all(isnan(found[name]) for name in ("test_loss", "test_accuracy", "client_accuracy_mean"))
-
-
 def test_which_rows_the_global_model_is_tested_on() -> None:
     """The data's own test rows if there are any, as without a split; else all held-out rows together."""
     plain, split = load(ProblemConfig(clients=4)), load(ProblemConfig(clients=4, test_split=0.2))
@@ -125,17 +116,6 @@ def test_synthetic_devices_bring_a_tenth(data: Any) -> None:
     for k in range(6):
         assert np.array_equal(own(problem, k)[0], rows.x_test[ends[k] : ends[k + 1]])
         assert np.array_equal(own(problem, k)[1], rows.y_test[ends[k] : ends[k + 1]])
-
-
-def test_a_folders_clients(tmp_path: Path) -> None:
-    """Test rows belong to the client of their file, whichever files have some."""
-    path = folder(tmp_path / "data", [4, 5, 6, 7], [None, 2, 0, 3])
-    problem = load(ProblemConfig(data=Folder(path=str(path)), dtype="float64"))
-    assert [len(problem.shard(i)) for i in range(4)] == [2, 4, 2, 4]
-    for i in (1, 3):
-        arrays = np.load(path / f"{i}.npz")
-        assert np.array_equal(own(problem, i)[0], arrays["x_test"])
-        assert np.array_equal(own(problem, i)[1], arrays["y_test"])
 
 
 def test_leaf_users_by_name(tmp_path: Path) -> None:

@@ -201,18 +201,6 @@ def test_one_client_is_a_plain_loop_on_text(model: str, tmp_path: Path, monkeypa
     assert expected.tobytes() == open_run(tmp_path / "run.h5").model.tobytes()
 
 
-def test_the_seed_alone_gives_the_first_model() -> None:
-    settings = ProblemConfig(model=problems.MODELS["cnn"](channels=(2,), hidden=3), clients=2)  # type: ignore[call-arg]
-    torch.manual_seed(5)
-    first = problems.load(settings).initial(7)
-    drawn = torch.rand(1)
-    torch.manual_seed(6)
-    assert (problems.load(settings).initial(7) == first).all()
-    assert (problems.load(settings).initial(8) != first).any()
-    torch.manual_seed(5)
-    assert torch.rand(1) == drawn  # nobody else's draws are moved
-
-
 # -- what a module has besides parameters ------------------------------------------------------------------------------
 
 

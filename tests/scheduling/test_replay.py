@@ -10,7 +10,6 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.base import Algorithm
-from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
@@ -74,16 +73,6 @@ def test_replay_where_times_are_equal(reply: str, trigger: Trigger) -> None:
         check(
             algorithm, VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 0.5]).contact_times(N, 0)), stop_time=12.0, **evaluate
         )
-
-
-@pytest.mark.parametrize("reply", ["before", "after"])
-def test_replay_of_fedasync(reply: str) -> None:
-    check(
-        FedAsync(reply=reply),
-        VirtualClock(Exponential(rate=2.0).contact_times(N, 3)),
-        stop_updates=70,
-        evaluate_updates=7,
-    )
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "samples"])
