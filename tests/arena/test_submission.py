@@ -138,6 +138,25 @@ def test_an_edited_table_is_refused(submission: Path, tmp_path: Path, cheat: str
 
 
 @pytest.mark.long
+def test_rounding_counts_only_where_the_kernels_differ(submission: Path, tmp_path: Path) -> None:
+    """A loss that differs by 1e-7: refused, and accepted from a machine with other kernels; by 1e-3 it is refused."""
+
+    def other(factor: float) -> Change:
+        return lambda rows: [rows[0]._replace(loss=rows[0].loss * factor), *rows[1:]]
+
+    kernels = json.loads(submission.read_text())["environment"] | {"kernels": "openblas Haswell"}
+    copy = changed(submission, tmp_path, other(1 + 1e-7), environment=kernels)
+    line = verify_submission(copy, trust=True, whole=True, processes=1)
+    assert (
+        "4 of 4 runs recomputed, 1 of them within rounding (1e-05): computed with openblas Haswell, here with" in line
+    )
+    for factor, environment in ((1 + 1e-7, {}), (1 + 1e-3, {"environment": kernels})):
+        with pytest.raises(Contradiction, match=r"loss is .*, the run computed here has"):
+            copy = changed(submission, tmp_path, other(factor), **environment)
+            verify_submission(copy, trust=True, whole=True, processes=1)
+
+
+@pytest.mark.long
 def test_a_source_that_was_changed_after_the_runs_is_refused(submission: Path, tmp_path: Path) -> None:
     copy = changed(submission, tmp_path, source=MINE.replace("0.5 *", "0.6 *"))
     with pytest.raises(Contradiction, match="the run computed here has"):
