@@ -149,7 +149,8 @@ def _scenario(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], los
             names[k], _mean([row.loss for row in fine]), difference, verdict, _median([row.time for row in reached]),
             _median([row.updates for row in reached]), _median([row.bytes / 1e6 for row in reached]), len(reached),
             _mean([row.area for row in fine]), _mean([100 * row.accuracy for row in fine]),
-            _mean([100 * row.worst for row in fine]), failed or "", _configuration(own[0].configuration) if own else "",
+            _mean([100 * row.worst for row in fine]), failed or "",
+            _configuration(own[0].configuration) if own else "-",
         ])  # fmt: skip
     titles = ["method", "loss", "minus best (95 %)", "", "s to target", "updates", "MB", "runs that reach it", "area",
               "accuracy (%)", "worst tenth (%)", "failed", "configuration"]  # fmt: skip
@@ -160,8 +161,9 @@ def _scenario(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], los
 def _configuration(text: str) -> str:
     """The options of a configuration in one line."""
     values = json.loads(text) if text else {}
-    return ", ".join(f"{key} {json.dumps(value) if isinstance(value, dict) else value}" for key, value in values.items()
-                     if key != "name").replace('"', "")  # fmt: skip
+    shown = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in values.items()}
+    options = ", ".join(f"{key} {value}" for key, value in shown.items() if key != "name").replace('"', "")
+    return options or ("defaults" if text else "none has a finite loss")
 
 
 def _mean(values: Sequence[float]) -> str:
