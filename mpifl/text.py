@@ -1,8 +1,11 @@
-"""Durations, counts and the numbers nearest to one as text, and how a sentence begins."""
+"""Durations, counts and the numbers nearest to one as text, how a sentence begins, and a bar for what takes long."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 def format_duration(seconds: float) -> str:
@@ -38,3 +41,14 @@ def divisors(number: int) -> list[int]:
 def capitalised(text: str) -> str:
     """The text with a capital as its first letter; the others stay as they are."""
     return f"{text[:1].upper()}{text[1:]}"
+
+
+def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
+    """Yields the items; on a terminal it shows after 2 s how many of them are done.
+
+    total: their number, where they have no length.
+    """
+    from tqdm import tqdm
+
+    shown: Iterable[Item] = tqdm(items, what, total, disable=None, delay=2.0, leave=False)
+    return shown

@@ -56,14 +56,14 @@ def log_to_stderr(arguments: Sequence[str], runs: bool) -> Iterator[None]:
 
 
 def _log_level(arguments: Sequence[str], runs: bool) -> int:
-    """The least level that is logged. A terminal shows a progress bar in place of a run's messages."""
+    """The least level that is logged: by default what a run computes and where, and its state without a terminal."""
     if not VERBOSE.isdisjoint(arguments):
         return logging.DEBUG
     if not QUIET.isdisjoint(arguments):
         return logging.WARNING
     if level := os.environ.get(LOG_LEVEL):
         return LEVELS.get(level.lower(), logging.INFO)
-    return logging.INFO if runs and not sys.stderr.isatty() else logging.WARNING
+    return logging.INFO if runs else logging.WARNING
 
 
 def print_result(text: str, end: str = "\n") -> None:

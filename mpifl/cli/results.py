@@ -12,19 +12,30 @@ from mpifl.errors import ConfigError
 
 
 def _show(args: argparse.Namespace) -> None:
-    path = one_path("show", args.arguments, "one RUN.h5, or one folder of run files")
-    if path.is_dir():
-        if args.follow:
-            raise ConfigError(
-                "--follow", path, "this is a folder", "a RUN.h5", "without --follow the present state is printed"
-            )
-        from mpifl.tools.studies.index import show_folder
+    if study := _is_study(args.arguments):
+        from mpifl.tools.studies.study import load_study
 
-        print_result(show_folder(path))
+        path = load_study(*file_and_overrides("show", "STUDY.yaml", args.arguments)).folder
+    else:
+        path = one_path("show", args.arguments, "one RUN.h5, one folder of run files, or one STUDY.yaml")
+    if study or path.is_dir():
+        if args.follow:
+            from mpifl.tools.studies.follow import follow
+
+            follow(path, print_result)
+        else:
+            from mpifl.tools.studies.index import show_folder
+
+            print_result(show_folder(path))
     else:
         from mpifl.tools.analysis.show import show
 
         show(path, args.follow, print_result)
+
+
+def _is_study(arguments: list[str]) -> bool:
+    """Whether the first argument is a study file."""
+    return bool(arguments) and Path(arguments[0]).suffix in (".yaml", ".yml")
 
 
 def _verify(args: argparse.Namespace) -> None:
@@ -48,15 +59,22 @@ def _report(args: argparse.Namespace) -> None:
     for name in ("label", "caption", "siunitx"):
         if args.pivot is None and (given := getattr(args, name)):
             raise ConfigError(name, given, "without --pivot AXIS there is no pivot", remedy="give it as well")
-    for name in ("formats", "figures", "x", "width", "trials", "window"):
+    if args.watch and not _is_study(args.arguments):
+        raise ConfigError("--watch", args.arguments[0], "no study", "a STUDY.yaml")
+    for name in ("formats", "figures", "x", "width", "trials", "window", "watch"):
         if args.out is None and (given := getattr(args, name)):
             raise ConfigError(name, given, "without --out DIR no files are written", remedy="give it as well")
-    if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
+    if _is_study(args.arguments):
         from mpifl.tools.studies.select import report_study
         from mpifl.tools.studies.study import load_study
 
-        path, overrides = file_and_overrides("report", "STUDY.yaml", args.arguments)
-        print_result(report_study(load_study(path, overrides), args.out, options))
+        study = load_study(*file_and_overrides("report", "STUDY.yaml", args.arguments))
+        if args.watch:
+            from mpifl.tools.studies.follow import watch_report
+
+            watch_report(study, args.out, options, print_result)
+        else:
+            print_result(report_study(study, args.out, options))
     else:
         from mpifl.tools.analysis.report import report
 
@@ -72,7 +90,7 @@ def _compare(args: argparse.Namespace) -> None:
         raise ConfigError("--baseline", "''", "required", "the method that the others are compared with")
     tuned = tuple(part.strip() for part in (args.tuned or "").split(",") if part.strip())
     options = CompareOptions(args.baseline, args.by, tuned, args.metric, args.test, args.better, args.power)
-    if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
+    if _is_study(args.arguments):
         from mpifl.tools.studies.select import compare_study
         from mpifl.tools.studies.study import load_study
 
@@ -102,9 +120,13 @@ def _export(args: argparse.Namespace) -> None:
 
 SHOW = Command(
     _show,
-    "RUN.h5|FOLDER",
-    "print a summary of a run file, or the status of each run in a folder",
-    {"--follow": flag("keep printing new evaluations while the run is live")},
+    "RUN.h5|FOLDER|STUDY.yaml [key=value ...]",
+    "print a summary of a run file, or the status of each run of a study",
+    {
+        "--follow": flag(
+            "go on while the run is live, with its new evaluations, or while the study runs, with its curves"
+        )
+    },
 )
 
 VERIFY = Command(
@@ -149,6 +171,7 @@ REPORT = Command(
         "--siunitx": flag("align the numbers of the pivot in LaTeX with the package siunitx"),
         "--all": flag("of a study: show all values, and mark those that its rule selects"),
         "--formats": value("NAMES", "files to write: md,csv,tex,png,pdf (the default), svg, html"),
+        "--watch": flag("make the page of a study (html) again while it runs"),
         "--figures": value(
             "NAMES",
             "figures to draw: accuracy, loss, gradient, gradient-mapping, staleness, client-updates, "

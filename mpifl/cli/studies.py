@@ -85,7 +85,9 @@ def _end_of_sweep(index: Index, arguments: list[str]) -> None:
     from mpifl.tools.studies.sweep import final_line
 
     print_result(final_line(index))
-    if failed := index.counts()["failed"]:
+    if index.searched and not index.counts()["completed"]:
+        raise RunFailed("no run of the search has come to its end")
+    if not index.searched and (failed := index.counts()["failed"]):  # a search ranks a run that failed last
         raise RunFailed(f"{failed} of {len(index.entries)} runs of the study failed")
     if left := index.unfinished():  # runs that were interrupted, or that other processes still compute
         raise RunFailed(f"{left} of {len(index.entries)} runs of the study are not completed: sweep it again")

@@ -39,19 +39,29 @@ class ProgressBar:
     def on_update(self, row: UpdateRow) -> None:
         self._count += 1
         self._staleness += row.staleness
-        now = time.perf_counter()
-        if now < self._next:
-            return
-        self._next, bar, latest = now + PERIOD, self._bar, self._evaluator.latest
-        bar.n = row.time if self._stop.time else self._earlier + self._count
-        bar.set_postfix_str(
+        self._bar.n = row.time if self._stop.time else self._earlier + self._count
+        if (now := time.perf_counter()) >= self._next:
+            self._next = now + PERIOD
+            self._draw(now)
+
+    def _draw(self, now: float) -> None:
+        latest = self._evaluator.latest
+        self._bar.set_postfix_str(
             f"{self._count / (now - self._begin):,.0f} updates/s, staleness {self._staleness / self._count:.1f}, "
             f"loss {latest.get('train_loss', nan):.3f}, accuracy {latest.get('test_accuracy', nan):.3f}",
             refresh=False,
         )
-        bar.refresh()
+        self._bar.refresh()
 
-    def close(self) -> None:
+    def close(self, completed: bool = False) -> None:
+        """Ends the bar; that of a completed run at 100 %, although its last update comes before its stop."""
+        bar, updates = self._bar, self._stop.updates
+        if completed and bar.total:
+            if self._evaluator.reached or (updates and self._earlier + self._count >= updates):
+                bar.total = bar.n  # another stop than that of the bar
+            bar.n = bar.total
+        if self._count:
+            self._draw(time.perf_counter())
         self._redirected.__exit__(None, None, None)
         self._bar.close()
 

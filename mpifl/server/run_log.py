@@ -166,7 +166,7 @@ class RunLog:
         self._staleness += row.staleness
         self._time = row.time
 
-    def close(self) -> None:
+    def close(self, completed: bool = False) -> None:
         """Ends the thread."""
         self._ended.set()
         if self._thread.is_alive():

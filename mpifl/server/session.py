@@ -199,7 +199,7 @@ class Session:
             writer.set_attr(name, seconds)
         writer.client_on = self._on_fractions()
         for each in self._progress:
-            each.close()
+            each.close(status == "completed")
         complete = True
         if status == "interrupted":  # close the file first: a launcher may kill this process within 0.5 s
             name = signal.Signals(self.signals.numbers[0]).name

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from textwrap import shorten
@@ -28,6 +30,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed, RunResult, host_name
 from mpifl.host_memory import memory_limits
+from mpifl.text import format_duration
 from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff
 from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.launcher import abort_all_ranks
@@ -38,8 +41,12 @@ from mpifl.version import installation
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+log = logging.getLogger(__package__)
+
+WAIT_INTERVAL = 10.0  # s of waiting for ranks between two lines, in the first minute; then a minute
 RANKS_BEFORE = "MPIFL_RANKS_BEFORE"  # set by a sweep: ranks with clients of other runs that share this host's GPUs
 REPLY_BYTES = 4096  # maximum of a hello or a report
+MAX_NAMED = 5  # ranks that a line names
 MAX_LIMITS = 8  # limits of memory in a hello: the machine's, and those of the nearest control groups
 
 
@@ -219,7 +226,7 @@ class Handshake:
         Raises ConfigError for the first rank that has another installation than rank 0.
         """
         if not self._hellos and not self._dead and not self._refusal:
-            replies = self._gather()
+            replies = self._gather("start")
             own = installation()
             for rank, reply in enumerate(replies, 1):
                 if (other := reply["installation"]) != own:
@@ -273,7 +280,7 @@ class Handshake:
             fields = {**common, "resources": resources[rank], "shards": [(i, array_specs(s)) for i, s in shards]}
             self._post(rank, fields, [x0, *(a for _, arrays in shards for a in arrays)])
         self._wait()
-        replies = self._gather()
+        replies = self._gather("build their clients")
         for reply in replies:
             if "error" in reply:
                 raise ConfigError(*reply["error"])
@@ -302,7 +309,7 @@ class Handshake:
         self._send_to_each_alive(fields, result.stuck_ranks)
         if self._receives or self._replies:  # discarded, so that another command may follow
             with contextlib.suppress(RunFailed):
-                self._gather()
+                self._gather("answer")
 
     def _send_to_each_alive(self, fields: dict[str, Any], stuck: Collection[int] = ()) -> None:
         assert self.comm
@@ -331,13 +338,16 @@ class Handshake:
             _kill(self._hellos[1:], self._hellos[0])
         os._exit(code)
 
-    def _gather(self) -> list[dict[str, Any]]:
-        """Waits for one reply of every other rank. Raises RunFailed where ranks have died, once the others replied."""
+    def _gather(self, to: str) -> list[dict[str, Any]]:
+        """Waits for one reply of every other rank; logs now and then which ranks it waits for to do what.
+
+        Raises RunFailed where ranks have died, once the others replied.
+        """
         if not self.comm:
             return []
         from mpifl.transport.mpi import MPI, SETUP
 
-        backoff = Backoff()
+        backoff, begin, due = Backoff(), time.monotonic(), WAIT_INTERVAL
         for rank in range(1, self.comm.size):
             if rank not in {*self._receives, *self._replies, *self._dead}:
                 buffer = bytearray(REPLY_BYTES)
@@ -354,12 +364,23 @@ class Handshake:
                 except MPI.Exception as error:
                     self._note_death(rank, error)
             backoff.pause()
+            if (waited := time.monotonic() - begin) >= due and self._receives:
+                due += WAIT_INTERVAL if due < 6 * WAIT_INTERVAL else 6 * WAIT_INTERVAL
+                log.info("%s", self._waiting(to, waited))
         replies, self._replies = self._replies, {}
         if self._dead:
             ranks = ", ".join(map(str, sorted(self._dead)))
             text = "died before this run; a program that has lost ranks has to be started again"
             raise RunFailed(f"rank{'s' if len(self._dead) > 1 else ''} {ranks} {text}")
         return [replies[rank] for rank in sorted(replies)]
+
+    def _waiting(self, to: str, seconds: float) -> str:
+        """What this rank has been waiting for, in a line."""
+        ranks = [*self._receives]
+        named = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:MAX_NAMED]))}"
+        assert self.comm
+        more = f" and {len(ranks) - MAX_NAMED} more of {self.comm.size}" if len(ranks) > MAX_NAMED else ""
+        return f"waiting for {named}{more} to {to} ({format_duration(seconds)})"
 
     def _note_death(self, rank: int, error: MPI.Exception) -> None:
         """Notes that a rank has died, with which a call failed with this error; raises the error where it has not."""

@@ -33,9 +33,9 @@ def test_rate_and_staleness_are_those_since_the_resume(monkeypatch: pytest.Monke
         bar.on_update(UpdateRow(30 + (k + 1) / 10, 0, 7, 3, 1, 16, 1.0))
     bar.close()
     assert progress.summary(1201, 50.1, evaluator.latest) == "1,201 updates in 50.1 s (24 a second), train loss 0.2500"
-    # Drawn every 0.2 s: the last time is after 199 updates.
+    # The end is drawn too.
     last = screen.getvalue().split("\r")[-1]
-    assert "49.9/60" in last and "10 updates/s, staleness 3.0, loss 0.250" in last, last
+    assert "50.1/60" in last and "10 updates/s, staleness 3.0, loss 0.250" in last, last
 
 
 def test_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_any() -> None:
@@ -51,3 +51,26 @@ def test_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_
         "20 updates in 10 s (2 a second), train loss 0.2500", "of 128 clients 48 lost, 3 aside",
         "1,127 updates refused", "a note",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stop", "reached", "shown"), [
+    ({"time": 60.0, "updates": None}, False, "100%"),  # the last update was at 58.4 s
+    ({"time": None, "updates": 40}, False, "100%"),
+    ({"time": 60.0, "updates": 20}, False, "100%"),  # the number of updates ended it
+    ({"time": 60.0, "updates": None}, True, "100%"),  # the accuracy did
+])  # fmt: skip
+def test_the_bar_of_a_completed_run_ends_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, stop: dict[str, Any], reached: bool, shown: str
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    evaluator: Any = SimpleNamespace(latest={"train_loss": 0.25}, reached=reached)
+    for completed in (True, False):
+        bar = progress.progress_bar(SimpleNamespace(**stop), evaluator, 0)
+        assert bar
+        for k in range(20):
+            bar.on_update(UpdateRow(40 + k * 0.97, 0, 7, 3, 1, 16, 1.0))
+        bar.close(completed)
+        last = screen.getvalue().rstrip("\n").split("\r")[-1]
+        assert (shown in last) == completed, last
+        assert "loss 0.250" in last

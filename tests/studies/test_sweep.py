@@ -543,7 +543,7 @@ def test_a_value_at_which_a_trial_that_decides_failed_is_not_selected(
     assert sweep(study, 1).counts() == {"completed": 8}
     (failed,) = (r for r in study.runs if r.labels["algorithm.step_size"] == 100 and r.seed == 1)
     failed.path.unlink()
-    Index(study).finish(failed.identity, "failed", "it diverged")
+    Index(study).finish(failed, "failed", "it diverged")
     assert main(["report", str(tmp_path / "study.yaml"), *overrides]) == 0
     out = capsys.readouterr().out
     (row,) = (line.split() for line in out.splitlines() if line.startswith("AREA "))

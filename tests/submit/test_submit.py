@@ -26,6 +26,7 @@ Write = Callable[..., Path]
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder and a home without settings of the machine that runs the tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr("mpifl.tools.submit.script.NODE_LOCAL", ())
     monkeypatch.chdir(tmp_path)
 
 
@@ -109,6 +110,7 @@ SITES = {
     "flux": "gpus_per_node: 4", "lsf": "container: docker://example.org/mpifl, gpus_per_node: 2",
 }  # fmt: skip
 Script = Callable[[str, str], str]
+Notes = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -127,6 +129,106 @@ def script(write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         return text
 
     return printed
+
+
+@pytest.fixture
+def notes(write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Notes:
+    """notes(settings, *words): the warnings for a job of six clients, or for what the words name."""
+    monkeypatch.setattr("mpifl.tools.submit.script.NODE_LOCAL", ("/dev/shm",))
+    write()
+
+    def printed(settings: str, *words: str) -> list[str]:
+        (tmp_path / "mpifl-site.yaml").write_text(f"{{ranks_per_node: 7, {settings}}}")
+        assert main(["submit", *(words or ("base.yaml",)), "--dry-run"]) == 0
+        return [line.removeprefix("mpifl: ") for line in capsys.readouterr().err.splitlines()]
+
+    return printed
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ("setup: [module load gcc/12 openmpi/5.0]", True),
+        ("setup: [ml Intel-MPI]", True),
+        ("setup: [module load mvapich2], launcher: mpirun", True),
+        ("setup: [module load python/3.11]", False),
+        ("setup: [module load openmpi/5.0], launcher: srun", False),
+        ("setup: [module load openmpi/5.0], container: 'docker://example.org/mpifl'", False),
+        ("setup: [export OMPI_MCA_btl=tcp]", False),
+    ],
+)
+def test_the_mpirun_of_pip_beside_the_mpi_of_a_module(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: str, warned: bool
+) -> None:
+    """Each would start ranks that load the library of the other."""
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    assert notes(settings) == []
+    (tmp_path / "mpirun").touch()
+    assert [f"the script starts {tmp_path}/mpirun" in note for note in notes(settings)] == [True] * warned
+
+
+def test_folders_of_one_node(notes: Notes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert notes("nodes: 1", "base.yaml", "output=/dev/shm/run/a.h5") == [
+        "output=/dev/shm/run: /dev/shm is usually of one node alone, and the job runs on others; use a folder that "
+        "they share"
+    ]
+    monkeypatch.setattr("mpifl.tools.submit.script.NODE_LOCAL", (str(tmp_path),))
+    assert [note.partition("=")[0] for note in notes("python: /opt/python")] == ["output", "job", "folder"]
+    assert [note.partition("=")[0] for note in notes("nodes: 1", "study.yaml")] == ["output", "study", "folder"]
+
+
+SCONTROL = """#!/bin/sh
+case "$2" in
+    partition) echo "PartitionName=$3 AllowGroups=ALL DefMemPerNode={partition} MaxMemPerNode=UNLIMITED";;
+    config) printf 'AccountingStorageType  = none\\nDefMemPerCPU           = {config}\\n';;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("partition", "config", "settings", "says"),
+    [
+        ("4000", "1024", "partition: long", "4000 MB a Node"),
+        ("UNLIMITED", "1024", "partition: long", "1024 MB a CPU"),
+        ("4000", "1024", "nodes: 1", "1024 MB a CPU"),
+        ("UNLIMITED", "UNLIMITED", "partition: long", None),
+        ("4000", "1024", "partition: long, options: [--mem-per-cpu=2G]", None),
+        ("4000", "1024", "partition: long, scheduler: pbs", None),
+    ],
+)
+def test_the_memory_of_a_job_that_does_not_ask_for_any(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, partition: str, config: str, settings: str,
+    says: str | None,
+) -> None:  # fmt: skip
+    (tools := tmp_path / "tools").mkdir()
+    (tools / "scontrol").write_text(SCONTROL.format(partition=partition, config=config))
+    (tools / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    start = "site.options has no --mem: this cluster then gives a job "
+    assert [note.partition(";")[0] for note in notes(settings)] == ([start + says] if says else [])
+
+
+WARNED = "#!/bin/bash\ntrap '' USR1\nkill -USR1 $PPID\nsleep 0.3\nexit 143\n"  # a run that the time limit ends
+
+
+@pytest.mark.parametrize(("restarts", "requeued"), [(0, True), (2, True), (3, False)])
+def test_a_task_is_requeued_as_often_as_the_site_says(
+    notes: Notes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    restarts: int, requeued: bool,
+) -> None:  # fmt: skip
+    (tools := tmp_path / "tools").mkdir()
+    (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
+    (tools / "python").write_text(WARNED)
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    notes(f"python: {tools}/python, requeues: 3", "study.yaml")
+    assert main(["submit", "study.yaml", "--dry-run"]) == 0
+    script = capsys.readouterr().out
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+    done = subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environment, timeout=30)
+    assert done.returncode == 143
+    assert ("requeue 7" in (tmp_path / "called").read_text().splitlines()) == requeued
+    assert ("put back into the queue 3 times (site.requeues): submit again to continue" in done.stderr) != requeued
 
 
 def assert_golden(text: str, file: Path) -> None:

@@ -19,6 +19,9 @@ from tests.studies.conftest import BASE
 
 JOB = BASE.replace("clients: 6", "clients: 7")  # seven clients and a server: the eight ranks of a site's default
 STUDY = "{name: s, job: job.yaml, axes: {algorithm.step_size: [1, 2]}, trials: 1}"
+SEARCH = "{name: s, job: job.yaml, axes: {algorithm.step_size: [1, 2, 3, 4]}, trials: 1, search: {eta: 2}, " + (
+    "select: {over: algorithm.step_size}, set: {evaluate.every: 0.25}}"
+)
 REFUSES = '#!/bin/bash\ncat > /dev/null\necho "sbatch: error: {answer}" >&2\nexit 1\n'
 ACCEPTS = "#!/bin/bash\ncat > {folder}/submitted\n"
 
@@ -34,9 +37,11 @@ def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}/usr/bin{os.pathsep}/bin")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("mpifl.tools.submit.script.NODE_LOCAL", ())  # the tests may lie in /tmp
     monkeypatch.chdir(folder)
     (folder / "job.yaml").write_text(JOB)
     (folder / "study.yaml").write_text(STUDY)
+    (folder / "search.yaml").write_text(SEARCH)
     return folder
 
 
@@ -115,6 +120,15 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("submit job.yaml --seeds", "argument --seeds: expected one argument"),
         ("submit job.yaml --tasks 4", "--tasks=4: job.yaml is a job; expected a study"),
         ("submit study.yaml --tasks 0", "argument --tasks: 0: an integer of at least 1"),
+        (
+            "submit search.yaml --tasks 4",
+            "--tasks=4: all runs of a rung of the search are compared, by one task; expected",
+        ),
+        (
+            "submit search.yaml --runs 1",
+            "--runs=1: all runs of a rung of the search are compared, by one task",
+        ),
+        ("submit job.yaml site.requeues=-1", "site.requeues=-1: not valid; expected an integer of at least 0"),
         ("submit study.yaml --tasks 2 --runs 2", "--runs=2: --tasks is given too; expected one of the two"),
         (
             "submit study.yaml trials=0",

@@ -75,6 +75,8 @@ class Options:
     """numbers of a pivot in LaTeX are aligned by the package siunitx"""
     all: bool = False
     """show all values of a study, and mark those that its rule selects"""
+    watch: bool = False
+    """the study still runs: the page loads itself again"""
 
     def __post_init__(self) -> None:
         _check("spread", [self.spread], SPREADS)

@@ -37,6 +37,7 @@ MAX_POINTS, MIN_POINTS = 1000, 40  # points in a curve
 MAX_INCOMPLETE = 1000  # runs that are listed
 MAX_CONFIG = 20_000  # characters of a configuration
 DASH_PIXELS = 2.2  # pixels in a unit of a dash
+RELOAD = 10  # s after which a page of a study that still runs loads itself again
 DIGITS = 6  # significant digits in the values of a curve
 MAX_BANDS = 6  # bands shown at first: more than this hide one another
 
@@ -73,12 +74,13 @@ def write_page(
     data = json.dumps(curves, separators=(",", ":"), allow_nan=False)
     for letter in "<>&":  # so that no text can end the script element
         data = data.replace(letter, f"\\u{ord(letter):04x}")
+    reload = f'\n<meta http-equiv="refresh" content="{RELOAD}">' if options.watch else ""
     page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="viewport" content="width=device-width, initial-scale=1">{reload}
 <title>{_text(title)}</title>
 <style>{_asset("uplot.css")}{_asset("page.css")}</style>
 </head>
@@ -93,7 +95,9 @@ def write_page(
 </body>
 </html>
 """
-    path.write_text(page, encoding="utf-8")
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(page, encoding="utf-8")
+    temporary.replace(path)  # a browser may be loading it
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

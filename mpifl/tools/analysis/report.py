@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mpifl.errors import ConfigError, as_unwritable
 from mpifl.runfile import open_run
+from mpifl.text import progress
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.figures import draw_report, find_label, without_tuned
 from mpifl.tools.analysis.labels import read_labels
@@ -15,7 +16,7 @@ from mpifl.tools.analysis.page import Incomplete, write_page
 from mpifl.tools.analysis.pivot import build_pivot
 from mpifl.tools.analysis.run import find_runs
 from mpifl.tools.analysis.tables import build_table, format_csv, summary
-from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial, progress
+from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial
 
 MAX_NOTES = 20  # lines about run files below the table
 
@@ -51,7 +52,7 @@ def load_trials(
     found = find_runs(paths)
     labels = read_labels(found)
     trials, unread = [], []
-    for path in progress(found):
+    for path in progress(found, "reading run files"):
         try:
             trials.append(load_trial(path, metrics, sums, labels.get(path)))
         except ConfigError as error:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,9 +39,6 @@ PROGRESS = {"time": "time", "updates": "updates", "rounds": "version", "bytes": 
 SCALES = {"bytes": 1e-6}  # the factor from a value of PROGRESS to what is shown: bytes are shown in MB
 # Columns of `Trial.evaluations` that sum columns of /updates over the updates consumed before an evaluation.
 SUMS = {"bytes": ("bytes", "bytes_down"), "local_steps": ("local_steps",)}
-
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -187,14 +184,6 @@ class Group:
         return self.t_80 / self.horizon if self.horizon > 0 else np.nan
 
 
-def progress(items: Collection[Item], what: str = "run files") -> Iterable[Item]:
-    """Yields the items; on a terminal it shows after 2 s how many have been read."""
-    from tqdm import tqdm
-
-    shown: Iterable[Item] = tqdm(items, f"reading {what}", disable=None, delay=2.0, leave=False)
-    return shown
-
-
 def load_trial(
     path: str | Path, metrics: Collection[str] | None = None, sums: Collection[str] = (), labels: Labels | None = None
 ) -> Trial:
@@ -312,9 +301,19 @@ def count_trials(groups: Sequence[Group]) -> str:
     return f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else format_count(counts[0], "trial")
 
 
-def by_other_labels(groups: Sequence[Group], labels: Collection[str | None]) -> list[list[Group]]:
+class Labelled(Protocol):
+    """What has labels: a group, a run or a combination of a study."""
+
+    @property
+    def labels(self) -> dict[str, Any]: ...
+
+
+L = TypeVar("L", bound=Labelled)
+
+
+def by_other_labels(groups: Sequence[L], labels: Collection[str | None]) -> list[list[L]]:
     """The groups in lists, in each of which they differ in these labels alone."""
-    found: dict[str, list[Group]] = {}
+    found: dict[str, list[L]] = {}
     for group in groups:
         rest = {label: value for label, value in group.labels.items() if label not in labels}
         found.setdefault(json.dumps(rest, default=str), []).append(group)

@@ -13,7 +13,7 @@ import numpy as np
 from pandas import DataFrame
 from tabulate import tabulate
 
-from mpifl.text import capitalised
+from mpifl.text import capitalised, progress
 from mpifl.tools.analysis.curves import axis_label
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.analysis.tables import escape_markdown
@@ -38,7 +38,8 @@ from mpifl.tools.reproduce.values import (
     units,
 )
 from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.select import is_deciding, reported_groups, selected_labels, without_rejected
+from mpifl.tools.studies.score import is_deciding
+from mpifl.tools.studies.select import reported_groups, selected_labels, without_rejected
 from mpifl.tools.studies.study import Study, StudyRun
 from mpifl.tools.studies.sweep import format_duration
 
@@ -66,7 +67,8 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
     if whole:
         paper, shared = items[0].name.partition("/")[0], [item for item in items if item not in own]
         claims: list[list[str]] = []
-        blocks = [block for item in shared for block in item_blocks(item, out, 2, False, claims)]
+        shown = progress(shared, "writing items")
+        blocks = [block for item in shown for block in item_blocks(item, out, 2, False, claims)]
         table = claim_table(claims, ["section", "claim", "here", "seeds", "verdict"]) if options.summary else ()
         head = [f"# {options.title}", options.about.strip(), _made_by(paper, items[0])]
         written.append(_write(out / f"{paper}.md", [*head, *table, *blocks, options.missing.strip()]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -48,21 +49,24 @@ class Finished(NamedTuple):
     """wall time of a completed run (s); None: its file has it"""
 
 
-def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
-    """Runs or resumes one run; with ranks, on this process's group of them, or under a launcher."""
+def compute(job: Job, resume: bool, ranks: int = 1, extend: bool = False) -> Finished:
+    """Runs or resumes one run; with ranks, on this process's group of them, or under a launcher.
+
+    extend: its checkpoint may be of the same job with an earlier stop.
+    """
     from mpifl.transport.groups import task_communicator
 
     global _problem
     comm = task_communicator()
     if ranks > 1 and comm is None:
-        return _launched(job, resume, ranks)
+        return _launched(job, resume, ranks, extend)
     if _problem is None:
         _problem = execution.keep_problem()
         _problem.__enter__()
     try:
         if resume:
             with suppress(ConfigError):  # the run begins anew where no checkpoint can be used
-                return _finished(execution.execute(lambda: _resume_task(job), comm=comm, observe=observers))
+                return _finished(execution.execute(lambda: _resume_task(job, extend), comm=comm, observe=observers))
         keep_damaged(job, ranks)
         return _finished(
             execution.execute(lambda: execution.Task(replace(job, overwrite=True)), comm=comm, observe=observers)
@@ -81,12 +85,17 @@ def _finished(result: RunResult) -> Finished:
     return Finished(result.status, error, result.wall_seconds)
 
 
-def _resume_task(job: Job) -> execution.Task:
+def _stop(job: Job, extend: bool) -> list[str]:
+    """The override that gives a resumed run the stop of a job, where it may have an earlier one."""
+    return [f"stop={json.dumps(job_to_dict(job)['stop'])}"] if extend else []
+
+
+def _resume_task(job: Job, extend: bool) -> execution.Task:
     """The task that resumes the run of a job. Raises ConfigError for a checkpoint of another job.
 
     Only the code that the study names is trusted, so the code of another job is never imported.
     """
-    task = execution.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
+    task = execution.resume_task(Path(job.output), _stop(job, extend), outside_code(job_to_dict(job)))
     if identify(task.job) != identify(job):
         raise ConfigError(
             "resume", job.output, "its checkpoint is of another job", "the study's job", "move the file away"
@@ -131,14 +140,15 @@ def find_launcher(ranks: int) -> str:
     raise ConfigError("ranks", ranks, "no mpirun is beside Python or on the PATH", "1", remedy)
 
 
-def _launched(job: Job, resume: bool, ranks: int) -> Finished:
+def _launched(job: Job, resume: bool, ranks: int, extend: bool) -> Finished:
     """Runs or resumes one run under `mpirun -n ranks`, which ends with this process."""
     file = Path(job.output).with_name(f".{Path(job.output).stem}.yaml")
     command = ["run", str(file), "overwrite=true"]
     if resume:
         with suppress(ConfigError):  # the run begins anew where no checkpoint can be used
-            _resume_task(job)
-            command = ["resume", job.output, *(f"{k}={name}" for k, name in outside_code(job_to_dict(job)).items())]
+            _resume_task(job, extend)
+            trusted = [f"{key}={name}" for key, name in outside_code(job_to_dict(job)).items()]
+            command = ["resume", job.output, *_stop(job, extend), *trusted]
     if command[0] == "run":
         keep_damaged(job, ranks)
     words = [find_launcher(ranks), "-n", str(ranks), sys.executable, "-m", "mpifl", *command]

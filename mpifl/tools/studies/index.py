@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,13 +27,14 @@ from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.create import spare_name
 from mpifl.runfile.run_lock import is_locked
 from mpifl.tools.analysis.labels import INDEX, read_index
+from mpifl.tools.studies.search import end_of
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.study_slices import Part, index_lock
 
 WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
 TEMPORARIES = (f".{INDEX}.*", ".*.h5.*", ".*.yaml")  # unfinished index files and run files, jobs for a launcher
 STALE_AGE = 60.0  # s; the process that made an older temporary file was killed
-STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")
+STATUSES = ("completed", "stopped", "waiting", "running", "interrupted", "failed", "damaged")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Entry:
     seed: int
     status: str = "waiting"
     """completed, waiting, failed, interrupted (its file is incomplete), damaged (its file cannot be read, or is of
-    another job) or running (in another process)"""
+    another job), running (in another process) or stopped (by a search, before the stop of its job)"""
     seconds: float | None = None
     """wall time of the run, s"""
     attempts: int = 0
@@ -56,6 +57,8 @@ class Entry:
     """message of the last failed attempt"""
     stamp: list[int] | None = None
     """size (bytes) and time of change (ns) of the completed run file"""
+    reached: float | None = None
+    """how far a run of a search has been computed that is not completed: s of its clock, or updates"""
 
 
 class Index:
@@ -70,6 +73,8 @@ class Index:
         part: The runs of this process; other processes may be running the others. None: all.
         """
         self.folder, self.name = study.folder, study.options.name
+        self.stage = ""  # what a sweep computes now, of a search
+        self._ends = {run.identity: end_of(run.job) for run in study.runs} if study.options.search else {}
         files, known = _run_files(self.folder), _stored(self.folder)
         self.entries: dict[str, Entry] = {}
         for run in study.runs:
@@ -79,7 +84,7 @@ class Index:
             if name in files and _is_unchanged(old, name, files[name]):
                 entry = replace(entry, status="completed", seconds=old["seconds"], stamp=files[name], error="")
             else:
-                entry = _inspected(entry, run, files.get(name))
+                entry = self._inspected(entry, run, files.get(name))
             self.entries[run.identity] = entry
         mine = {run.identity for run in part.of(study.runs)} if part else set(self.entries)
         self._others = set(self.entries) - mine
@@ -87,34 +92,82 @@ class Index:
         self.foreign = sorted(files.keys() - expected)
         self._written = -math.inf  # time.monotonic of the last write
 
-    def finish(self, identity: str, status: str, error: str = "", seconds: float | None = None) -> None:
+    def finish(self, run: StudyRun, status: str, error: str = "", seconds: float | None = None) -> None:
         """Records how an attempt at a run ended; writes the index file at most once every WRITE_INTERVAL.
 
         seconds: Wall time of the run; None: that in its file.
         """
+        identity = run.identity
         entry = self.entries[identity]
         path = self.folder / entry.file
+        reached = entry.reached
+        if self._ends and status == "completed":
+            reached = end_of(run.job)
+            status = "completed" if reached == self._ends[identity] else "stopped"
         seconds = _file_status(path)[1] if seconds is None else seconds
         stamp = _stamp(path.stat()) if status == "completed" else None
         attempts = entry.attempts + (status == "failed")
         self.entries[identity] = replace(entry, status=status, seconds=seconds, attempts=attempts, error=error,
-                                         stamp=stamp)  # fmt: skip
+                                         stamp=stamp, reached=reached)  # fmt: skip
         if time.monotonic() >= self._written + WRITE_INTERVAL:
             self.write()
 
     def refresh(self, run: StudyRun) -> None:
         """Reads the status of a run from its file again."""
         stamp = _run_files(self.folder).get(run.path.name)
-        self.entries[run.identity] = _inspected(self.entries[run.identity], run, stamp)
+        self.entries[run.identity] = self._inspected(self.entries[run.identity], run, stamp)
+
+    def _inspected(self, entry: Entry, run: StudyRun, stamp: list[int] | None) -> Entry:
+        """The entry with the status that its run file shows."""
+        if stamp is None:
+            return replace(entry, status="failed" if entry.error else "waiting")
+        status, seconds, config = _file_status(run.path, with_config=True)
+        reached = None
+        if self._ends and config is not None:  # the file's job may have an earlier stop
+            reached, config = _reached(run, status, config), {**config, "stop": read.job_to_dict(run.job)["stop"]}
+            if status == "completed" and reached != self._ends[run.identity]:
+                status = "stopped"
+        if config is None or not _is_of(run.job, run.ranks, config):
+            return replace(entry, status="damaged")
+        error = entry.error if status == "failed" else ""
+        stamp = stamp if status == "completed" else None
+        return replace(entry, status=status, seconds=seconds, error=error, stamp=stamp, reached=reached)
+
+    def has_ended(self, run: StudyRun) -> bool:
+        """Whether a run has come to the stop of its job, which may be that of a rung, or has failed."""
+        return self.entries[run.identity].status in ("completed", "failed") or self._has_passed(run)
+
+    def is_due(self, run: StudyRun, retries: int) -> bool:
+        """Whether a run is to be computed, as far as the stop of its job."""
+        entry = self.entries[run.identity]
+        if entry.status in ("completed", "running") or self._has_passed(run):
+            return False
+        return entry.status != "failed" or entry.attempts <= retries
+
+    def _has_passed(self, run: StudyRun) -> bool:
+        """Whether a run of a search has come to a rung, the stop of its job."""
+        reached, end = self.entries[run.identity].reached, end_of(run.job)
+        return reached is not None and end <= reached and end < self._ends[run.identity]
+
+    def stop(self, identities: Collection[str]) -> None:
+        """Records that a search does not go on with these runs, of those that have not come to an end."""
+        for identity in identities:
+            if (entry := self.entries[identity]).status not in ("completed", "failed"):
+                self.entries[identity] = replace(entry, status="stopped")
 
     def counts(self) -> Counter[str]:
         """The number of runs of each status."""
         return Counter(entry.status for entry in self.entries.values())
 
+    @property
+    def searched(self) -> bool:
+        """Whether the study has a search."""
+        return bool(self._ends)
+
     def unfinished(self) -> int:
         """The number of this process's runs that are neither completed nor failed."""
         mine = (entry for identity, entry in self.entries.items() if identity not in self._others)
-        return sum(entry.status not in ("completed", "failed") for entry in mine)
+        return sum(entry.status not in ("completed", "failed", "stopped") for entry in mine)
 
     def write(self) -> None:
         """Replaces the index file in one step; keeps what other processes have recorded about their runs.
@@ -152,16 +205,20 @@ class Index:
 
     def estimate(self, todo: Sequence[StudyRun], processes: int) -> float | None:
         """Estimated wall time (s) of the runs of `todo`, from the completed runs; None if there are none."""
-        done = [entry for entry in self.entries.values() if entry.status == "completed" and entry.seconds is not None]
-        if not done:
-            return None
-        overall = sum(entry.seconds or 0.0 for entry in done) / len(done)
+        return estimate(self.entries.values(), [(run.labels, 1.0) for run in todo], processes)
 
-        def expected(run: StudyRun) -> float:
-            like = [entry.seconds or 0.0 for entry in done if entry.labels == run.labels]
-            return sum(like) / len(like) if like else overall
 
-        return sum(map(expected, todo)) / max(1, min(processes, len(todo)))
+def estimate(entries: Iterable[Entry], todo: Sequence[tuple[Mapping[str, Any], float]], processes: int) -> float | None:
+    """Estimated wall time (s) of runs, by their labels and the share that is left; None if none is completed."""
+    done = [entry for entry in entries if entry.status == "completed" and entry.seconds is not None]
+    if not done:
+        return None
+
+    def expected(labels: Mapping[str, Any]) -> float:
+        like = [entry.seconds or 0.0 for entry in done if entry.labels == labels] or [e.seconds or 0.0 for e in done]
+        return sum(like) / len(like)
+
+    return sum(share * expected(labels) for labels, share in todo) / max(1, min(processes, len(todo)))
 
 
 def _updated(entry: Entry, stored: dict[str, Any]) -> Entry:
@@ -207,15 +264,15 @@ def _stored(folder: Path) -> dict[str, dict[str, Any]]:
     return {entry["identity"]: entry for entry in read_index(folder)[1]}
 
 
-def _inspected(entry: Entry, run: StudyRun, stamp: list[int] | None) -> Entry:
-    """The entry with the status that its run file shows."""
-    if stamp is None:
-        return replace(entry, status="failed" if entry.error else "waiting")
-    status, seconds, config = _file_status(run.path, with_config=True)
-    if config is None or not _is_of(run.job, run.ranks, config):
-        return replace(entry, status="damaged")
-    error = entry.error if status == "failed" else ""
-    return replace(entry, status=status, seconds=seconds, error=error, stamp=stamp if status == "completed" else None)
+def _reached(run: StudyRun, status: str, config: Mapping[str, Any]) -> float | None:
+    """How far the run of a search in a file has been computed: to the stop of its job, or to the last evaluation."""
+    unit = "time" if run.job.stop.time else "updates"
+    if status != "completed":
+        with open_run(run.path) as file:
+            return float(max(file.rows("evaluations", unit, 0, None), default=0.0))
+    stop = config.get("stop")
+    value = stop.get(unit) if isinstance(stop, Mapping) else None
+    return value if isinstance(value, int | float) else None
 
 
 def keep_damaged(job: Job, ranks: int) -> None:
@@ -236,34 +293,49 @@ def _is_of(job: Job, ranks: int, config: Mapping[str, Any]) -> bool:
         return False
 
 
-def show_folder(folder: Path) -> str:
-    """The runs of a study's folder, a line each, with its status and labels, and the number of runs of each status.
+def entries_of(folder: Path) -> list[Entry]:
+    """The runs of a study's folder, by the names of their files.
 
     Works with the run files alone; the index adds labels, runs that have not begun and error messages. Raises
     ConfigError where there is neither.
     """
-    from tabulate import tabulate
-
     files = _run_files(folder)
     known = {entry["file"]: entry for entry in read_index(folder)[1]}
     if not (names := sorted({*files, *known})):
         raise ConfigError("show", folder, "no run files", "a RUN.h5, or a folder with run files")
-    rows, counts = [], Counter[str]()
+    found = []
     for name in names:
-        entry = known.get(name, {})
-        if name in files and _is_unchanged(entry, name, files[name]):
-            status, seconds = "completed", entry["seconds"]
+        stored = known.get(name, {})
+        entry = Entry("", name, stored.get("labels", {}), seed=0, error=stored.get("error", ""))
+        if name in files and _is_unchanged(stored, name, files[name]):
+            status, seconds = "completed", stored["seconds"]
         else:
             status, seconds, _ = _file_status(folder / name)
-        if status == "waiting" and entry.get("error"):
+        if status == "waiting" and entry.error:
             status = "failed"
-        counts[status] += 1
-        row = {"file": name, **entry.get("labels", {}), "status": status}
-        row["wall s"] = "" if seconds is None else f"{seconds:.1f}"
-        rows.append({**row, "error": entry["error"]} if entry.get("error") and status == "failed" else row)
-    total = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+        elif stored.get("status") == "stopped" and status in ("waiting", "interrupted", "completed"):
+            status = "stopped"
+        found.append(replace(entry, status=status, seconds=seconds, stamp=files.get(name)))
+    return found
+
+
+def show_folder(folder: Path) -> str:
+    """The runs of a study's folder, a line each, with its status and labels, and the number of runs of each status."""
+    from tabulate import tabulate
+
+    rows, entries = [], entries_of(folder)
+    for entry in entries:
+        row = {"file": entry.file, **entry.labels, "status": entry.status}
+        row["wall s"] = "" if entry.seconds is None else f"{entry.seconds:.1f}"
+        rows.append({**row, "error": entry.error} if entry.status == "failed" and entry.error else row)
     table = tabulate(rows, headers="keys", disable_numparse=True)
-    return f"{table}\n\n{folder}: {len(names)} runs: {total}"
+    return f"{table}\n\n{folder}: {len(entries)} runs: {count_text(entries)}"
+
+
+def count_text(entries: Iterable[Entry]) -> str:
+    """The number of runs of each status."""
+    counts = Counter(entry.status for entry in entries)
+    return ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
 
 
 def _file_status(path: Path, with_config: bool = False) -> tuple[str, float | None, dict[str, Any] | None]:

@@ -12,16 +12,17 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.runfile import open_run
+from mpifl.text import progress
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.comparison import CompareOptions, Comparisons, compare_groups
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.page import Incomplete
 from mpifl.tools.analysis.report import few, report_groups
-from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, progress, short_names
+from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, short_names
+from mpifl.tools.studies.halving import settle
 from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.score import is_deciding, largest_is_best, score
 from mpifl.tools.studies.study import Select, Study, StudyRun, describe
-
-HIGHER_IS_BETTER = ("validation_accuracy",)
 
 
 def study_groups(study: Study, index: Index, options: Options | None = None) -> tuple[dict[str, Group], list[str]]:
@@ -34,7 +35,7 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
     select = {study.options.select.by} if study.options.select else set()
     metrics = None if options is None else options.metrics | select
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
-    for run in progress(study.runs):
+    for run in progress(study.runs, "reading run files"):
         status = index.entries[run.identity].status
         if status == "damaged" and (damage := _damage(run.path)):
             unread.append(damage)
@@ -89,7 +90,7 @@ def selected_indices(groups: Sequence[Group], select: Select, unreported: bool =
     chosen: list[int] = []
     for candidates in by_other_labels(groups, over):
         able = [group for group in candidates if unreported or reported_trials(group, select).trials]
-        scores = {id(group): _score(group, select) for group in able}
+        scores = {id(group): score(group, select) for group in able}
         finite = [group for group in candidates if np.isfinite(scores.get(id(group), np.nan))]
         if select.rule == "largest-finite":  # a method without the key has one candidate, without a value
             finite.sort(key=lambda group: -max(float(group.labels.get(label) or 0) for label in over))
@@ -105,11 +106,6 @@ def selected_labels(groups: Sequence[Group], select: Select) -> list[str]:
     return [label_of(key, known) or key for key in select.keys]
 
 
-def is_deciding(run: StudyRun, select: Select | None) -> bool:
-    """Whether the run is a trial that decides what is selected apart from the trials that are reported."""
-    return select is not None and select.seeds is not None and run.seed in select.seeds
-
-
 def without_rejected(study: Study, index: Index) -> Study:
     """The study without the reported trials of values that the deciding trials do not select.
 
@@ -123,19 +119,6 @@ def without_rejected(study: Study, index: Index) -> Study:
     chosen = selected_indices(list(able.values()), select, unreported=True)
     keys = {key for k, key in enumerate(able) if k in chosen}
     return replace(study, runs=tuple(run for run in study.runs if is_deciding(run, select) or _key(run) in keys))
-
-
-def _score(group: Group, select: Select) -> float:
-    """The mean of the metric over the trials that decide; NaN where one of them has none."""
-    best = np.fmax.reduce if select.by in HIGHER_IS_BETTER else np.fmin.reduce  # both ignore NaN
-    values = []
-    for trial in group.trials:
-        if select.seeds is None or trial.seed in select.seeds:
-            known = trial.evaluations[select.by].to_numpy()
-            if len(known) == 0:
-                return np.nan
-            values.append(float(known[-1] if select.at == "last" else best(known)))
-    return float(np.mean(values)) if values else np.nan
 
 
 def reported_trials(group: Group, select: Select) -> Group:
@@ -172,16 +155,11 @@ def best_groups(groups: Sequence[Group], select: Select, axis: str) -> list[int]
     compared = {label_of(axis, [label for group in groups for label in group.labels]), *selected_labels(groups, select)}
     best: list[int] = []
     for members in by_other_labels(groups, compared):
-        scores = {id(group): score for group in members if np.isfinite(score := _score(group, select))}
+        scores = {id(group): value for group in members if np.isfinite(value := score(group, select))}
         if len(members) > 1 and scores:
-            top = max(scores.values()) if _largest(select) else min(scores.values())
-            best += [identity for identity, score in scores.items() if score == top]
+            top = max(scores.values()) if largest_is_best(select) else min(scores.values())
+            best += [identity for identity, value in scores.items() if value == top]
     return [k for k, group in enumerate(groups) if id(group) in best]
-
-
-def _largest(select: Select) -> bool:
-    """Whether a large score is a good one."""
-    return select.by in HIGHER_IS_BETTER if select.rule == "largest-finite" else select.rule == "max"
 
 
 def report_study(study: Study, out: str | Path | None = None, options: Options | None = None) -> str:
@@ -213,6 +191,7 @@ def _incomplete(study: Study, index: Index) -> list[Incomplete]:
     """The runs of a study that are not completed, with the reasons."""
     reasons = {"waiting": "not begun; mpifl sweep runs it", "running": "another process computes it",
                "interrupted": "ended before its stop; mpifl sweep continues it",
+               "stopped": "the search computes it no further",
                "damaged": "its file cannot be read, or is of another job; mpifl sweep computes it again"}  # fmt: skip
     found = []
     for run in study.runs:
@@ -248,6 +227,7 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
         raise ConfigError(
             "all", "true", "without a selection all runs are shown", "a study with one", "leave out --all"
         )
+    halved = few(settle(study, index))
     by_key, unread = study_groups(study, index, options)
     everything = list(by_key.values())
     found = Reported(everything, [], [], "", everything)
@@ -258,7 +238,7 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
         if failed:
             runs = "; ".join(describe(run) for run in failed.values())
             found.notes.append(f"Not selected, because a deciding trial failed: {runs}.")
-    found.notes.extend(unread)
+    found.notes.extend([*halved, *unread])
     if not found.groups and by_key:
         wrong = " ".join(["nothing is selected.", *found.notes])
         raise ConfigError(
@@ -267,8 +247,9 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
     if not found.groups:
         wrong = " ".join([f"no run in {study.folder} is completed", *unread])
         raise ConfigError("study", study.options.name, wrong, "at least one", "mpifl sweep computes the runs")
-    if missing := len(study.runs) - index.counts()["completed"]:
-        statuses = ", ".join(f"{n} {status}" for status, n in index.counts().items() if status != "completed")
+    counts = {status: n for status, n in index.counts().items() if status not in ("completed", "stopped")}
+    if missing := sum(counts.values()):
+        statuses = ", ".join(f"{n} {status}" for status, n in counts.items())
         found.notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {statuses}.")
     return found
 
@@ -282,7 +263,7 @@ def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, 
     if whole:
         marked = [k for k, group in enumerate(shown) if any(group is one for one in chosen)]
         return Reported(candidates, notes, marked, "Marked: what the rule selects.", candidates)
-    extreme = "largest" if _largest(select) else "smallest"
+    extreme = "largest" if largest_is_best(select) else "smallest"
     best = f"the {extreme} mean {select.by} at {_evaluation(select)} (over the same trials)"
     mark = f"Marked: {best} among the rows that differ in {axis}."
     groups = [reported_trials(group, select) for group in chosen]

@@ -22,7 +22,9 @@ from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS
 from mpifl.rng import stream
+from mpifl.tools.analysis.trials import by_other_labels
 from mpifl.tools.studies.axes import MAX_RUNS, Point, combinations, without_excluded
+from mpifl.tools.studies.search import Search, check_job, end_of, rungs_of
 from mpifl.transport.layout import Layout
 
 FREE = ("set", "axes", "exclude", "page")  # sections with readers of their own, not fields of `StudyOptions`
@@ -91,6 +93,8 @@ class StudyOptions(Config):
     """repetitions of each combination: their number (seeds 0, 1, ...), a list of seeds, or a section"""
     select: Select | None = None
     """what `mpifl report` selects; null: nothing"""
+    search: Search | None = None
+    """which of the values that it chooses among are computed to the end; null: all"""
     output: str = "results/${name}"
     """the folder of the run files"""
     budget: PositiveInt | None = None
@@ -159,11 +163,14 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     base = read.read_yaml(source.parent / options.job, "job")
     for key, value in (free["set"] or {}).items():
         read.set_key(base, str(key), value)
+    if options.search:
+        read.set_key(base, "checkpoint.end", True)  # from which a run goes on to the next rung
     existing = _existing(Path(options.output))
     runs = [run for point in points for run in _trials(options, base, point, existing)]
     _check_identities(runs)
     _check_ranks(options.ranks, runs)
     _check_metric(options.select, runs)
+    _check_search(options, runs)
     return Study(options, tuple(runs), free["page"])
 
 
@@ -203,6 +210,8 @@ def _points(options: StudyOptions, axes: Mapping[str, Any], exclude: Sequence[Ma
     if options.budget and options.budget < len(points):
         drawn = stream(options.seed, "study budget").choice(len(points), options.budget, replace=False)
         points = [points[k] for k in sorted(drawn.tolist())]
+    if options.search and options.select and options.search.budget:
+        points = _drawn(points, options.select.keys, options.search.budget, options.seed)
     if not points:
         raise ConfigError(
             "exclude", f"{len(exclude)} items", "they leave no combination of the axes", "items that leave at least one"
@@ -213,6 +222,16 @@ def _points(options: StudyOptions, axes: Mapping[str, Any], exclude: Sequence[Ma
     if options.select:
         _check_select(options.select, options.trials, points)
     return points
+
+
+def _drawn(points: Sequence[Point], over: Sequence[str], budget: int, seed: int) -> list[Point]:
+    """The points that a search draws, for each combination of the labels that are not in `over`."""
+    kept: set[int] = set()
+    for members in by_other_labels(points, over):
+        count = min(budget, len(members))
+        drawn = stream(seed, "study search").choice(len(members), count, replace=False)
+        kept |= {id(members[k]) for k in drawn.tolist()}
+    return [point for point in points if id(point) in kept]
 
 
 def _override(values: dict[str, Any], key: str, value: Any) -> None:
@@ -283,6 +302,22 @@ def _check_metric(select: Select | None, runs: Sequence[StudyRun]) -> None:
         else:
             continue
         raise ConfigError("select.by", select.by, f"{describe(run)} has no {what}", "runs that have it", remedy)
+
+
+def _check_search(options: StudyOptions, runs: Sequence[StudyRun]) -> None:
+    """Raises ConfigError where the study's runs cannot be searched."""
+    search, select = options.search, options.select
+    if search is None:
+        return
+    if select is None or select.rule == "largest-finite":
+        wrong = "nothing says which combinations are searched, and which are the best"
+        raise ConfigError("search", search.rule, wrong, "a section select with over, and the rule min or max")
+    if options.budget:
+        raise ConfigError("budget", options.budget, "a search has a budget of its own", "search.budget")
+    for members in by_other_labels(runs, select.keys):
+        count = len(members) // len(options.trials.seeds)
+        for run in members:
+            check_job(run.job, rungs_of(search, count, end_of(run.job), select.count)[0], select.by)
 
 
 def _is_composite(job: Job) -> bool:

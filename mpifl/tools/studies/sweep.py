@@ -17,9 +17,11 @@ from mpifl.runfile.reader import HEARTBEAT_TIMEOUT
 from mpifl.signals import SignalRecorder
 from mpifl.text import format_duration
 from mpifl.tools.studies.compute import Finished, compute, end_group, find_launcher, serve_group
+from mpifl.tools.studies.halving import search, settle
 from mpifl.tools.studies.index import STALE_AGE, Index, can_resume
 from mpifl.tools.studies.processes import processes as new_processes
-from mpifl.tools.studies.select import is_deciding, without_rejected
+from mpifl.tools.studies.score import is_deciding
+from mpifl.tools.studies.select import without_rejected
 from mpifl.tools.studies.study import Study, StudyRun, describe
 from mpifl.tools.studies.study_slices import Part, locked
 
@@ -30,7 +32,7 @@ log = logging.getLogger(__package__)
 LOG_INTERVAL = 60.0  # s between two lines in a log
 REFRESH_INTERVAL = 5.0  # s between two lines on a terminal while no run ends
 MAX_NAMED = 5  # run files or failures that are named in one line
-SHOWN = ("running", "failed", "interrupted", "damaged")  # statuses that a line of progress counts
+SHOWN = ("running", "stopped", "failed", "interrupted", "damaged")  # statuses that a line of progress counts
 KILLED = "its process was killed"
 
 
@@ -56,6 +58,9 @@ def sweep(
         stop_on_failure: Begin no other run once one has failed for good; those under way go on to their ends.
     """
     processes = default_processes(study) if processes is None else processes
+    if study.options.search and part and part.count > 1:
+        remedy = "site.processes, or ranks, compute several runs at a time"
+        raise ConfigError("--part", part, "all runs of a rung of the search are compared", "0/1", remedy)
     if not executor and study.options.ranks > 1:
         find_launcher(study.options.ranks)
     with locked(study.folder, part):
@@ -64,32 +69,49 @@ def sweep(
             log.warning(line)
         index.remove_temporaries(STALE_AGE if part else 0)  # without parts no other process writes here
         index.write()
-        mine = part.of(study.runs) if part else study.runs
-        mine = [run for run in mine if only(run)]
-        todo = [run for run in mine if _wanted(index, run, study.options.retries)]
-        for line in _damaged_files(index, todo):
-            log.warning(line)
-        # Runs of the same problem follow one another, since a process keeps the data that it loaded last.
-        todo.sort(key=lambda run: repr(run.job.problem))
-        killed: list[StudyRun] = []
+
+        def compute_all(runs: Sequence[StudyRun], stage: str = "") -> bool:
+            index.stage = stage
+            mine = [run for run in runs if only(run)]
+            return _compute_all(study, index, mine, processes, progress, executor, stop_on_failure)
+
         try:
-            todo = todo or _left_behind(index, mine)
-            while todo or killed:
-                # A run whose process was killed, perhaps for want of memory, is tried again alone, after the others.
-                batch, killed = (todo, killed) if todo else (killed, [])
-                count = min(processes, len(batch)) if todo else 1
-                with nullcontext(executor) if executor else new_processes(count) as pool:
-                    todo, more, stopped = _pass(study, index, batch, pool, count, progress, stop_on_failure)
-                if stopped:
-                    break
-                killed += more
-                if not todo and not killed:
-                    todo = _left_behind(index, mine)
+            if study.options.search:
+                index.stop(search(study, compute_all).stopped)
+            else:
+                compute_all(part.of(study.runs) if part else study.runs)
         finally:
+            index.stage = ""
             if progress:
                 progress("")
             index.write()
     return index
+
+
+def _compute_all(
+    study: Study, index: Index, runs: Sequence[StudyRun], processes: int, progress: Callable[[str], None] | None,
+    executor: Executor | None, stop_on_failure: bool,
+) -> bool:  # fmt: skip
+    """Computes those of the runs that are due; returns whether no failure has stopped the sweep."""
+    todo = [run for run in runs if index.is_due(run, study.options.retries)]
+    for line in _damaged_files(index, todo):
+        log.warning(line)
+    # Runs of the same problem follow one another, since a process keeps the data that it loaded last.
+    todo.sort(key=lambda run: repr(run.job.problem))
+    killed: list[StudyRun] = []
+    todo = todo or _left_behind(index, runs)
+    while todo or killed:
+        # A run whose process was killed, perhaps for want of memory, is tried again alone, after the others.
+        batch, killed = (todo, killed) if todo else (killed, [])
+        count = min(processes, len(batch)) if todo else 1
+        with nullcontext(executor) if executor else new_processes(count) as pool:
+            todo, more, stopped = _pass(study, index, batch, pool, count, progress, stop_on_failure)
+        if stopped:
+            return False
+        killed += more
+        if not todo and not killed:
+            todo = _left_behind(index, runs)
+    return True
 
 
 def sweep_selected(
@@ -134,13 +156,6 @@ def _left_behind(index: Index, runs: Sequence[StudyRun]) -> list[StudyRun]:
     return [run for run in seemed if index.entries[run.identity].status == "interrupted"]
 
 
-def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
-    entry = index.entries[run.identity]
-    if entry.status == "failed":
-        return entry.attempts <= retries
-    return entry.status in ("waiting", "interrupted", "damaged")
-
-
 def _pass(
     study: Study, index: Index, todo: Sequence[StudyRun], executor: Executor, processes: int,
     progress: Callable[[str], None] | None, stop_on_failure: bool,
@@ -162,7 +177,7 @@ def _pass(
     while waiting or running:
         while waiting and len(running) < processes:
             run = waiting.pop()
-            running[executor.submit(compute, run.job, can_resume(run), run.ranks)] = run
+            running[executor.submit(compute, run.job, can_resume(run), run.ranks, index.searched)] = run
         show()
         for future in wait(running, REFRESH_INTERVAL, FIRST_COMPLETED).done:
             run = running.pop(future)
@@ -170,13 +185,13 @@ def _pass(
                 end = future.result()
             except BrokenProcessPool:
                 end = Finished("failed", KILLED)
-            index.finish(run.identity, end.status, end.error, end.seconds)
+            index.finish(run, end.status, end.error, end.seconds)
             done += 1
             if end.status == "failed":
                 if progress:
                     progress("")  # clears the line of progress for the message
                 log.warning("%s failed: %s", describe(run), end.error)
-                if _wanted(index, run, study.options.retries):
+                if index.is_due(run, study.options.retries):
                     (killed if end.error == KILLED else waiting if stop_on_failure else again).append(run)
                 elif stop_on_failure:
                     stopped = True
@@ -234,7 +249,7 @@ def status_line(index: Index, left: int, seconds: float | None, running: int = 0
     parts += [f"{counts[status]} {status}" for status in SHOWN if counts[status]]
     if left and seconds is not None:
         parts.append(f"about {format_duration(seconds)} left")
-    return f"{index.name}: {', '.join(parts)}"
+    return f"{index.name}{index.stage and f', {index.stage}'}: {', '.join(parts)}"
 
 
 def _foreign_files(index: Index) -> Iterator[str]:
@@ -267,7 +282,8 @@ def dry_run(study: Study, processes: int | None = None) -> str:
     from tabulate import tabulate
 
     index = Index(study)
-    todo = [run for run in study.runs if _wanted(index, run, study.options.retries)]
+    settled = settle(study, index)
+    todo = [run for run in study.runs if index.is_due(run, study.options.retries)]
     rows = [
         {**run.labels, "seed": run.seed, "status": index.entries[run.identity].status, "file": run.path.name}
         for run in study.runs
@@ -279,6 +295,8 @@ def dry_run(study: Study, processes: int | None = None) -> str:
     if study.options.ranks > 1:
         where = f"{count} at a time on {study.options.ranks} ranks each"
     last = f"{len(todo)} of {len(rows)} runs to do" + (f", {where}, {time_}" if todo else "")
+    if study.options.search:
+        last = "\n".join([*settled, status_line(index, 0, None)])
     return "\n".join([tabulate(rows, headers="keys", disable_numparse=True), "", *_foreign_files(index), last])
 
 

@@ -37,6 +37,8 @@ ULFM = """
 if {} 2> /dev/null | grep -q "Fault Tolerance support: yes"; then
     launch+=(--with-ft ulfm)  # the run goes on without ranks that die
 fi"""
+MPI_MODULE = re.compile(r"\b(module|ml)\s.*(mpi|mvapich)", re.IGNORECASE)  # a command that loads an MPI
+NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # folders that are usually on a disk, or in memory, of each node
 SEED = "\ue000"  # a letter that no path has; it stands for the value of the shell's variable `seed`
 
 
@@ -64,9 +66,18 @@ def study_script(
     if not at_a_time:
         wrong = f"a task has {total} ranks (site.nodes × site.ranks_per_node), and one starts the runs"
         raise ConfigError("ranks", ranks, wrong, f"at most {total - 1}")
+    if study.options.search:
+        for option, count in (("--tasks", tasks), ("--runs", runs)):
+            if count and (option, count) != ("--tasks", 1):
+                wrong, remedy = (
+                    "all runs of a rung of the search are compared, by one task",
+                    "site.processes computes several at a time",
+                )
+                raise ConfigError(option, count, wrong, "neither", remedy)
+        tasks = 1
     if Index(study).counts()["completed"] == len(study.runs):
         raise ConfigError("submit", path, f"all {len(study.runs)} runs are completed", "a study with runs to do")
-    notes = []
+    notes = _notes(site, ranks > 1, output=study.folder, study=path)
     if tasks and tasks > len(study.runs):
         notes.append(f"--tasks={tasks}: one task for each of the study's {_plural(len(study.runs), 'run')}")
     if ranks > 1 and (idle := total - 1 - at_a_time * ranks):
@@ -102,7 +113,7 @@ def job_script(
     continued = [_continues(each) for each in _jobs(job, path, overrides, output, seeds)]
     if any(continued):
         again += f" || [ -e {_quoted(file)} ]"
-    notes = []
+    notes = _notes(site, True, output=output.parent, job=path)
     if (clients := job.problem.clients) and (idle := site.ranks - clients * layout.per_client - 1) > 0:
         each = f", each of {layout.per_client} ranks" if layout.per_client > 1 else ""
         notes.append(f"{idle} of {site.ranks} ranks will be idle: the job has {_plural(clients, 'client')}{each}")
@@ -121,6 +132,35 @@ def job_script(
     tasks = range(len(seeds or [0]))
     text = _filled(site, "job", title, job.name, output.parent, tasks, True, body)
     return Script(text, output.parent, len(tasks), notes)
+
+
+def _notes(site: Site, launched: bool, **paths: Path) -> list[str]:
+    """Warnings about what will not work on the nodes; launched: the script starts ranks; paths: those that they use."""
+    notes = []
+    loads = next((line for line in site.setup if MPI_MODULE.search(line)), None)
+    if launched and loads and (mpirun := _mpirun(site)) and mpirun.is_absolute():
+        notes.append(f"site.setup={loads}: the script starts {mpirun}, of the MPI that pip installed beside this "
+                     "Python; for that of the module, install mpifl without the extra [mpi]")  # fmt: skip
+    if not site.python and not site.container:
+        paths |= {"python": Path(sys.executable)}
+    for name, path in {**paths, "folder": Path.cwd()}.items():
+        if own := next((folder for folder in NODE_LOCAL if path.resolve().is_relative_to(folder)), None):
+            notes.append(f"{name}={path.absolute()}: {own} is usually of one node alone, and the job runs on others; "
+                         "use a folder that they share")  # fmt: skip
+    return notes + _memory_notes(site)
+
+
+def _memory_notes(site: Site) -> list[str]:
+    """A warning where SLURM gives a job that does not ask for memory a part of that of its nodes."""
+    if site.scheduler != "slurm" or shutil.which("scontrol") is None or any("--mem" in each for each in site.options):
+        return []
+    for words in ([["partition", site.partition]] if site.partition else []) + [["config"]]:
+        done = subprocess.run(["scontrol", "show", *words], capture_output=True, text=True, check=False)
+        if found := re.search(r"DefMemPer(\w+) *= *(\d+)", done.stdout):
+            least = f"{found[2]} MB a {found[1]}"
+            return [f"site.options has no --mem: this cluster then gives a job {least}; ask for what it needs, as in "
+                    "options: [--mem-per-cpu=4G]"]  # fmt: skip
+    return []
 
 
 def _jobs(job: Job, path: Path, overrides: Sequence[str], output: Path, seeds: Sequence[int] | None) -> Iterator[Job]:
@@ -243,24 +283,30 @@ def _python(site: Site) -> str:
     return f"{inside}{python} -m mpifl"
 
 
+def _mpirun(site: Site) -> Path | None:
+    """The mpirun that starts the ranks; None where another launcher does."""
+    if (site.launcher or ("flux" if site.scheduler == "flux" else "mpirun")) != "mpirun":
+        return None
+    own = Path(sys.executable).with_name("mpirun")  # an MPI from pip has it beside Python
+    return own if own.exists() and not site.container else Path("mpirun")
+
+
 def _launch(site: Site) -> str:
-    """The line that sets `launch` to the words that start the ranks."""
-    launcher = site.launcher or ("flux" if site.scheduler == "flux" else "mpirun")
-    total, each, ulfm = site.ranks, str(site.ranks_per_node), ""
-    if launcher == "srun":
+    """The lines that set `launch` to the words that start the ranks."""
+    launcher, mpirun = site.launcher or "flux", _mpirun(site)
+    total, each, ulfm, why = site.ranks, str(site.ranks_per_node), "", ""
+    if mpirun:
+        hosts = f' --hostfile "{HOST_FILES[site.scheduler]}"' if site.scheduler in HOST_FILES else ""
+        words = f"{shlex.quote(str(mpirun))}{hosts} --map-by ppr:{each}:node --bind-to none"
+        ulfm = ULFM.format(shlex.quote(str(mpirun.with_name("ompi_info"))))
+        why = "# --bind-to none: a rank may use every core of its job; else all threads of rank 0 would share one.\n"
+    elif launcher == "srun":
         words = shlex.join(["srun", *([f"--mpi={site.mpi}"] if site.mpi else [])])
     elif launcher == "flux":
         words = f"flux run --nodes={site.nodes} --ntasks={total}"
-    elif launcher == "mpiexec":
-        words = f"mpiexec -n {total} -ppn {each}"
     else:
-        own = Path(sys.executable).with_name("mpirun")  # an MPI from pip has it beside Python
-        mpirun = own if own.exists() and not site.container else Path("mpirun")
-        hosts = f' --hostfile "{HOST_FILES[site.scheduler]}"' if site.scheduler in HOST_FILES else ""
-        words = f"{shlex.quote(str(mpirun))}{hosts} --map-by ppr:{each}:node --bind-to none"
-        info = shlex.quote(str(mpirun.with_name("ompi_info")))
-        ulfm = ULFM.format(info)
-    return f"launch=({' '.join([words, *map(shlex.quote, site.launcher_options)])}){ulfm}"
+        words = f"mpiexec -n {total} -ppn {each}"
+    return f"{why}launch=({' '.join([words, *map(shlex.quote, site.launcher_options)])}){ulfm}"
 
 
 # -- the template ------------------------------------------------------------------------------------------------------
@@ -280,7 +326,8 @@ def _filled(
         "title": title, "name": name, "nodes": str(nodes), "ranks": str(ranks), "cores": str(cores),
         "cores_per_node": str(per_node), "slots": str(nodes * per_node), "slots_per_node": str(per_node),
         "gpus": f":ngpus={site.gpus_per_node}" if site.gpus_per_node else "",
-        "time": site.time, "minutes": str(ceil(site.seconds / 60)), "lead": str(site.seconds - site.warning),
+        "time": site.time, "requeues": str(site.requeues),
+        "minutes": str(ceil(site.seconds / 60)), "lead": str(site.seconds - site.warning),
         "warning": str(site.warning), "warning_minutes": str(ceil(site.warning / 60)),
         "job_array": f'"{name}[1-{len(tasks)}]%{min(site.at_once, len(tasks))}"' if array else name,
         "log": f"{path}/" if site.scheduler == "pbs" else path,

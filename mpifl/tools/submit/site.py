@@ -69,6 +69,8 @@ class Site(Config):
     """image in which the commands run, by apptainer exec; it exists, or `setup` copies it to the node. null: none"""
     warning: PositiveInt = 120
     """seconds before the time limit at which a run is told to save a checkpoint"""
+    requeues: NonNegativeInt = 20
+    """how often a task is put back into the queue after its time limit or a preemption; LSF has a limit of its own"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,6 +23,7 @@ from mpifl.errors import Contradiction
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
 from mpifl.scheduling.timeline import Timeline
+from mpifl.text import progress
 from mpifl.transport.layout import Layout
 
 Columns = Mapping[str, np.ndarray]
@@ -306,7 +307,7 @@ class ServerModel:
             return
         self._start_round(0.0)
         self._between(0)
-        for k, update in enumerate(self.h.records("updates", self.h.firm)):
+        for k, update in enumerate(progress(self.h.records("updates", self.h.firm), "checking updates", self.h.firm)):
             self._update(k, update)
             self._between(k + 1)
         if self.h.closed and self._failed < len(self._failures):

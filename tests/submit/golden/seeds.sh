@@ -38,6 +38,7 @@ if [ "$restarts" != 0 ]; then
     fi
 fi
 
+# --bind-to none: a rank may use every core of its job; else all threads of rank 0 would share one.
 launch=(mpirun --map-by ppr:4:node --bind-to none)
 if ompi_info 2> /dev/null | grep -q "Fault Tolerance support: yes"; then
     launch+=(--with-ft ulfm)  # the run goes on without ranks that die
@@ -54,5 +55,11 @@ while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
 code=0
 wait "$run" || code=$?
 if preempted; then code=143; fi  # preemption also ends mpirun's daemons, after which mpirun returns 0
-if [ $code = 143 ] && { [ $warned = yes ] || preempted; }; then requeue; fi
+if [ $code = 143 ] && { [ $warned = yes ] || preempted; }; then
+    if [ "$restarts" -lt 20 ]; then
+        requeue
+    else
+        echo "put back into the queue 20 times (site.requeues): submit again to continue" >&2
+    fi
+fi
 exit $code

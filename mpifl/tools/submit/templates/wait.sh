@@ -10,5 +10,11 @@ while kill -0 "$$run" 2> /dev/null; do wait "$$run" || true; done
 code=0
 wait "$$run" || code=$$?
 if preempted; then code=143; fi  # preemption also ends mpirun's daemons, after which mpirun returns 0
-if [ $$code = 143 ] && { [ $$warned = yes ] || preempted; }; then requeue; fi
+if [ $$code = 143 ] && { [ $$warned = yes ] || preempted; }; then
+    if [ "$$restarts" -lt ${requeues} ]; then
+        requeue
+    else
+        echo "put back into the queue ${requeues} times (site.requeues): submit again to continue" >&2
+    fi
+fi
 exit $$code

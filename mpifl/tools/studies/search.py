@@ -1,0 +1,74 @@
+"""The section `search` of a study, and the rungs of successive halving.
+
+Of n combinations all are computed to the first rung, then the best n / eta of them to the next, at eta times the
+horizon, and so on; the last rung is the stop of the job (Jamieson and Talwalkar, AISTATS 2016).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from mpifl.config.job import Job
+from mpifl.config.types import Bounds, Config, PositiveInt
+from mpifl.errors import ConfigError
+from mpifl.tools.analysis.trials import TRAINING
+
+
+@dataclass(frozen=True)
+class Search(Config):
+    """Computes only the best of the values that `select` chooses among to their ends."""
+
+    rule: Literal["successive-halving"] = "successive-halving"
+    """successive-halving: of n combinations of the values of `select.over` the best n / eta, by `select.by` over the
+    trials that decide, go on to eta times the horizon, and so on, until one reaches the stop of the job"""
+    budget: PositiveInt | None = None
+    """combinations of these values, drawn at random, for each combination of the other axes; null: all"""
+    eta: Annotated[int, Bounds(at_least=2)] = 4
+    """the factor between the horizons of two rungs, and between the numbers of combinations that reach them"""
+    rungs: PositiveInt | None = None
+    """largest number of rungs; null: as many as leave `select.count` combinations at the last one"""
+
+
+class Rung(NamedTuple):
+    combinations: int
+    """combinations that reach it"""
+    end: float
+    """its horizon: seconds of the run's clock, or updates"""
+
+
+def rungs_of(search: Search, combinations: int, end: float, least: int = 1) -> list[Rung]:
+    """The rungs for so many combinations; the last one, at `end`, is reached by `least` or more of them."""
+    last = 0
+    while combinations // search.eta ** (last + 1) >= least and last + 1 != search.rungs:
+        last += 1
+    return [Rung(combinations // search.eta**k, end / search.eta ** (last - k)) for k in range(last + 1)]
+
+
+def end_of(job: Job) -> float:
+    """The stop of a job of a search, which has one of the two."""
+    return job.stop.time or job.stop.updates or 0.0
+
+
+def interval_of(job: Job) -> float | None:
+    """The interval between two evaluations, in the unit of the stop; None where it has another one."""
+    return job.evaluate.every if job.stop.time else job.evaluate.updates
+
+
+def check_job(job: Job, first: Rung, metric: str) -> None:
+    """Raises ConfigError where the runs of a job cannot be compared at their rungs; first: the first one."""
+    stop, interval = job.stop, interval_of(job)
+    if job.clock.mode != "virtual":
+        wrong = "runs are compared at the same times, of a clock that repeats them"
+        raise ConfigError("clock.mode", job.clock.mode, wrong, "virtual")
+    if (stop.time is None) == (stop.updates is None) or stop.accuracy or stop.plateau:
+        raise ConfigError(
+            "stop", None, "it is divided into rungs by the search", "either time or updates, and nothing else"
+        )
+    unit, key = ("s", "every") if stop.time else ("updates", "updates")
+    if interval is None:
+        raise ConfigError("evaluate", None, f"the rungs of a search end at {unit}", f"evaluate.{key}")
+    least = interval * (job.evaluate.train_every if metric in TRAINING else 1)
+    if first.end < least:
+        wrong = f"the first rung ends at {first.end:g} {unit}, before {metric} is evaluated at {least:g}"
+        raise ConfigError("search.rungs", None, wrong, "fewer rungs", f"or a smaller evaluate.{key}")

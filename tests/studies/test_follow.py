@@ -1,0 +1,119 @@
+"""A study while it runs: what `mpifl show --follow` and `mpifl report --watch` show, and that they end."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mpifl.cli import main
+from mpifl.tools.analysis.options import Options
+from mpifl.tools.analysis.trials import Group, Trial
+from mpifl.tools.studies import follow
+from mpifl.tools.studies.index import INDEX
+from mpifl.tools.studies.study import Study, StudyRun, load_study
+from mpifl.tools.studies.sweep import sweep
+
+Write = Callable[..., Path]
+SMALL = (("  clock.delay.spread: [0, 5]\n", ""), ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"))
+
+
+def group(name: str, values: list[float], status: str = "completed") -> Group:
+    frame = pd.DataFrame({"time": np.arange(len(values), dtype=float), "test_accuracy": values})
+    return Group({"method": name}, [Trial(Path(), status, "virtual", {}, frame, 1.0, 0.0, 1)])
+
+
+def computed(study: Study, only: Callable[[StudyRun], bool] = lambda run: True) -> None:
+    """Sweeps a study in this process."""
+    with ThreadPoolExecutor(1) as executor:
+        sweep(study, 1, executor=executor, only=only)
+
+
+def test_curves_as_text() -> None:
+    """Eight heights between the lowest and the highest mean of all; the best curve is the first."""
+    rising, level = group("rising", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]), group("level", [0.5] * 5, "running")
+    title, first, second = follow.curves([level, rising], 41, 5)
+    assert title == "test accuracy (%), mean over the trials so far, from 0 to 7 s"
+    name, bars, value, done = re.split(" {2,}", first)
+    assert (name, bars, value, done) == ("rising", "▁▁▂▃▄▄▅▆▇█", "80", "1 of 1 done")
+    assert second.startswith("level   ▅▅▅▅▅") and second.endswith("50  0 of 1 done")
+    assert follow.curves([level, rising], 80, 1)[-1] == "... and 1 more"
+    assert follow.curves([], 80, 5) == ["no evaluation yet"]
+
+
+def test_a_study_that_has_ended_is_shown_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write("", *SMALL)
+    assert main(["show", str(path), "--follow"]) == 2
+    assert "no run files" in capsys.readouterr().err
+    computed(load_study(path))
+    for words in ([str(path)], [str(path.parent / "out" / "small")]):
+        assert main(["show", *words, "--follow"]) == 0
+        assert capsys.readouterr().out == f"{path.parent}/out/small: 4 runs: 4 completed\n"
+
+
+def test_a_terminal_is_drawn_again_until_the_sweep_has_ended(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = load_study(write("", *SMALL))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    sweeping = threading.Thread(target=computed, args=(study,))
+    sweeping.start()
+    while not (study.folder / INDEX).exists():
+        time.sleep(0.01)
+    follow.follow(study.folder, print, 0.05)
+    sweeping.join()
+    screens = capsys.readouterr().out.split(follow.CLEAR)[1:]
+    assert len(screens) > 1 and "4 completed" in screens[-1]
+
+
+def test_the_page_is_made_again_while_the_study_runs(write: Write, tmp_path: Path) -> None:
+    """It loads itself again until the study has ended."""
+    study, page, lines = load_study(write("", *SMALL)), tmp_path / "page" / "report.html", list[str]()
+    computed(study, lambda run: run.seed == 0)
+    with (study.folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        watching = threading.Thread(
+            target=follow.watch_report, args=(study, page.parent, Options(formats=("html",)), lines.append, 0.05)
+        )
+        watching.start()
+        while not lines:
+            watching.join(0.05)
+        assert (
+            '<meta http-equiv="refresh" content="10">' in page.read_text() and "2 runs in 2 groups" in page.read_text()
+        )
+        assert lines == [f"2 completed, 2 waiting: wrote {page}"]
+    computed(study)
+    watching.join()
+    assert lines[1].startswith("4 completed") and "refresh" not in page.read_text()
+    assert "4 runs in 2 groups" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("show none.yaml --follow", "study=none.yaml: no such file"),
+        ("show study.yaml --follow trials=0", "trials=0: no number of trials"),
+        ("show study.yaml other.yaml", "show=other.yaml: not key=value"),
+        ("show", "show='': no path"),
+        ("report study.yaml --watch", "watch=True: without --out DIR no files are written; give it as well"),
+        ("report none.h5 --out page --watch", "--watch=none.h5: no study; expected a STUDY.yaml"),
+        ("report study.yaml --out page --watch --formats htm", "formats=htm: unknown"),
+        ("report study.yaml --out page --watch", "no run files"),
+        ("report study.yaml trials=none --out page --watch", "trials=none: no number of trials"),
+    ],
+)
+def test_wrong_words(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, says: str
+) -> None:
+    monkeypatch.chdir(write("", *SMALL).parent)
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and says in err, err
