@@ -31,6 +31,7 @@ from mpifl.transport.rank_group import Ask, RankGroup
 
 log = logging.getLogger(__package__)
 _exit = os._exit
+HOST = "host"  # asks the members of a group to host a client that moves to it
 
 
 def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
@@ -123,6 +124,8 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
     x0, ranks, group = setup.x0, Layout(comm.size, job.ranks_per_client).group_of(comm.rank), None
     if len(ranks) > 1:
         group = RankGroup(comm, ranks, x0.size, x0.dtype, signals.numbers)
+        if setup.meta.get("own_training"):
+            group.communicator  # noqa: B018 - made by all members now, before one of them fails
     try:
         hosted = _build(job, setup, setup.shards, group)
         setup.shards.clear()
@@ -138,7 +141,7 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
     signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: _end_process(own, exit_code(number)))
     if group and group.member:
         with np.errstate(over="ignore", invalid="ignore"):
-            _follow(comm, job, setup, hosted, group)
+            _follow(job, setup, hosted, group)
         handshake.await_release(comm)
     transport = MPIClientTransport(comm, worker, len(hosted.objectives), x0.size, x0.dtype, max_vectors(job.algorithm))
     transport.signals = signals.numbers
@@ -165,20 +168,20 @@ def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: Ran
     return host(model, settings, setup.meta, scaled, job.seed, resources, group)
 
 
-def _follow(comm: MPI.Comm, job: Job, setup: ClientSetup, hosted: HostedClients, group: RankGroup) -> None:
+def _follow(job: Job, setup: ClientSetup, hosted: HostedClients, group: RankGroup) -> None:
     """Computes this rank's parts of its group's gradients until the group's first rank ends that."""
     clients: dict[int, Any] = dict(hosted.objectives)
     limit = _time_limit(job)
     for request in group.requests():
         with limit():
-            if request.kind == Ask.HOST:
-                specs = handshake.receive_json(comm, group.leader)["shard"]
-                shard = handshake.receive_arrays(comm, specs, group.leader)
-                clients |= _build(job, setup, {request.client: shard}, group).objectives
+            if request.name == HOST:
+                clients |= _build(job, setup, {request.client: request.arrays}, group).objectives
+            elif request.kind == Ask.CALL:
+                clients[request.client].follow_call(request.name, request.arguments, request.arrays)
             else:
                 assert request.x is not None
                 x = hosted.memory.from_host(request.x)
-                clients[request.client].follow(request.round, request.number, x, request.rows)
+                clients[request.client].follow_gradient(request.round, request.number, x, request.rows)
                 group.finish()
 
 
@@ -239,7 +242,7 @@ class ClientRank:
         shard = handshake.receive_arrays(self._comm, fields["shard"])
         consumed = handshake.receive_arrays(self._comm, fields["consumed"])
         if self._group:
-            self._group.host(i, shard)
+            self._group.call(i, HOST, {}, shard)
         try:
             hosted = _build(self._job, self._setup, {i: shard}, self._group)
             self._worker.add_clients(hosted.objectives)

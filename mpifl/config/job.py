@@ -285,8 +285,6 @@ class Job(Config):
         wrong = "the clients have training loops of their own"
         if self.problem.micro_batches > 1:
             raise ConfigError("problem.micro_batches", self.problem.micro_batches, wrong, "1")
-        if self.ranks_per_client > 1:
-            raise ConfigError("ranks_per_client", self.ranks_per_client, wrong, "1")
         if self.algorithm.torch_optimizer():
             raise ConfigError("algorithm.solver", "torch", wrong, "sgd")
         for need, option in self.algorithm.client_needs().items():

@@ -33,6 +33,7 @@ MODULES = {  # name -> the module that it is imported from on first use
     "host": "loading",
     "load": "loading",
     "objective": "loading",
+    "process_group": "torch.process_group",
 }
 
 

@@ -87,7 +87,12 @@ def host(
         import mpifl.problems.torch  # noqa: F401 - as in `_load`
         from mpifl.problems.own_training import host_own
 
-        return host_own(settings, meta, list(shards), seed, resources)
+        hosted = host_own(settings, meta, list(shards), seed, resources, alone=group is None)
+        if group is None:
+            return hosted
+        from mpifl.problems.group_training import by_groups
+
+        return by_groups(hosted, group)
     if settings.entry is not None:
         from mpifl.problems.torch.entry import host_entry
 

@@ -7,7 +7,8 @@ the pieces, one included.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -24,8 +25,18 @@ class Group(Protocol):
     size: int
     member: int  # this rank's number in the group
 
+    @property
+    def communicator(self) -> Any:
+        """An MPI communicator of the group alone."""
+
     def begin(self, client: int, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
         """Tells the other members, where this one is the leader, to compute their part of a gradient."""
+
+    def call(self, client: int, name: str, arguments: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
+        """Tells the other members, where this one is the leader, to call something."""
+
+    def agree(self, run: Callable[[], tuple[np.ndarray, int]]) -> tuple[np.ndarray, int]:
+        """What `run` returns, the same on all members; raises on the leader what one of them raised."""
 
     def compute(self, gradient: Callable[[], Vector]) -> Any:
         """The gradient of a micro-batch, or what it raised where the other members are to learn it."""
@@ -34,29 +45,14 @@ class Group(Protocol):
         """left + right on member `target`, which has `left`; `source` has `right`. Each may be what was raised."""
 
 
-class Alone:
-    """A group of one."""
-
-    size, member = 1, 0
-
-    def begin(self, client: int, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
-        pass
-
-    def compute(self, gradient: Callable[[], Vector]) -> Any:
-        return gradient()
-
-    def add(self, left: Any, right: Any, source: int, target: int) -> Any:
-        left += right
-        return left
-
-
 class MicroBatched:
     """One client's f_i, its gradients computed by micro-batches; the leader alone computes everything else."""
 
-    def __init__(self, objective: Objective, client: int, micro_batches: int, group: Group) -> None:
-        """group: its size divides `micro_batches`; each member computes as many of them, in order."""
+    def __init__(self, objective: Objective, client: int, micro_batches: int, group: Group | None) -> None:
+        """group: its size divides `micro_batches`; each member computes as many of them, in order. None: one rank."""
         self._objective, self._client, self._group = objective, client, group
-        self._micro_batches, self._each = micro_batches, micro_batches // group.size
+        self._member = group.member if group else 0
+        self._micro_batches, self._each = micro_batches, micro_batches // (group.size if group else 1)
         self._round = self._gradients = 0  # the contact, and the number of gradients in it
 
     def __getattr__(self, name: str) -> Any:
@@ -74,7 +70,8 @@ class MicroBatched:
         """The gradient at x, (d,), of the mean loss over `rows`, regulariser included; on the leader."""
         some = rows if isinstance(rows, np.ndarray) else None  # else all rows
         self._gradients += 1
-        self._group.begin(self._client, self._round, self._gradients, x, some)
+        if self._group:
+            self._group.begin(self._client, self._round, self._gradients, x, some)
         result = self._sum_of_parts(x, some, self._gradients)
         if isinstance(result, BaseException):
             raise result
@@ -82,7 +79,7 @@ class MicroBatched:
             self._objective.take_buffers(result)
         return result
 
-    def follow(self, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
+    def follow_gradient(self, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
         """Computes this member's part of a gradient, and sends it on; on members that are not the leader."""
         if round != self._round:
             self.begin_round(round)
@@ -95,7 +92,8 @@ class MicroBatched:
         parts = [slice(*ends) for ends in pairwise(total * k // count for k in range(count + 1))]
 
         def part(k: int) -> Any:
-            return self._group.compute(lambda: self._part(x, rows, parts[k], total, (number, k)))
+            compute = partial(self._part, x, rows, parts[k], total, (number, k))
+            return self._group.compute(compute) if self._group else compute()
 
         return self._sum(part, 0, count)
 
@@ -112,17 +110,21 @@ class MicroBatched:
 
     def _sum(self, part: Callable[[int], Any], first: int, last: int) -> Any:
         """The sum of the parts `first` to `last - 1` on the member that computes the first of them."""
-        group, owner = self._group, first // self._each
+        member, owner = self._member, first // self._each
         if last - first == 1:
-            return part(first) if owner == group.member else None
+            return part(first) if owner == member else None
         middle = first + (1 << (last - first - 1).bit_length() - 1)
-        left = right = None
-        if owner <= group.member <= (middle - 1) // self._each:
-            left = self._sum(part, first, middle)
-        if middle // self._each <= group.member <= (last - 1) // self._each:
-            right = self._sum(part, middle, last)
         source = middle // self._each
-        return group.add(left, right, source, owner) if group.member in (source, owner) else None
+        left: Any = None
+        right: Any = None
+        if owner <= member <= (middle - 1) // self._each:
+            left = self._sum(part, first, middle)
+        if source <= member <= (last - 1) // self._each:
+            right = self._sum(part, middle, last)
+        if self._group:
+            return self._group.add(left, right, source, owner) if member in (source, owner) else None
+        left += right
+        return left
 
 
 def by_micro_batches(hosted: HostedClients, micro_batches: int, group: Group | None = None) -> HostedClients:
@@ -130,8 +132,6 @@ def by_micro_batches(hosted: HostedClients, micro_batches: int, group: Group | N
     if any(getattr(objective, "stats", None) is not None for objective in hosted.objectives.values()):
         wrong = f"a batch is computed in problem.micro_batches={micro_batches} passes, and each would change them"
         raise ConfigError("problem.torch.buffers", "local", wrong, "averaged", "or set problem.micro_batches=1")
-    objectives = {
-        i: MicroBatched(objective, i, micro_batches, group or Alone()) for i, objective in hosted.objectives.items()
-    }
+    objectives = {i: MicroBatched(objective, i, micro_batches, group) for i, objective in hosted.objectives.items()}
     facts = {**hosted.facts, **({"batched": "no: problem.micro_batches is set"} if "batched" in hosted.facts else {})}
     return hosted._replace(objectives=objectives, facts=facts, train_batch=None)

@@ -389,9 +389,13 @@ def _checked_client(settings: ProblemSettings, own: Any, i: int) -> Any:
 
 
 def host_own(
-    settings: ProblemSettings, meta: Mapping[str, Any], clients: Sequence[int], seed: int, resources: ComputeResources
-) -> HostedClients:
-    """A rank's clients. Tries a contact of client 0 where it is among them. Raises ConfigError."""
+    settings: ProblemSettings, meta: Mapping[str, Any], clients: Sequence[int], seed: int, resources: ComputeResources,
+    alone: bool = True,
+) -> HostedClients:  # fmt: skip
+    """A rank's clients. Tries a contact of client 0 where it is among them. Raises ConfigError.
+
+    alone: whether no other rank trains them.
+    """
 
     def build(numbers: Sequence[int]) -> dict[int, OwnObjective]:
         made = call(settings, DATA_SEED)
@@ -403,7 +407,7 @@ def host_own(
 
     objectives = build(clients)
     facts = dict(_prepare_torch(settings.torch, resources))
-    if 0 in objectives and objectives[0].wants_trial:
+    if alone and 0 in objectives and objectives[0].wants_trial:
         with _one_line(settings, "its fit is tried before the run, unless its class has trial = False"):
             facts["repeats"] = objectives[0].try_contact()
         objectives = build(clients)  # what the trial has left in the client does not enter the run

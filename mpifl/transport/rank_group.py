@@ -8,26 +8,30 @@ server sees its leader die.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any, NamedTuple, cast
+from zlib import crc32
 
 import numpy as np
 
-from mpifl.errors import MemberFailed, format_client_error
+from mpifl.errors import MemberFailed, first_and_last_line, format_client_error
 from mpifl.objective import Vector, from_numpy, to_numpy
 from mpifl.signals import is_from_signal
-from mpifl.transport.backoff import LONGEST_IDLE
-from mpifl.transport.handshake import array_specs, setup_buffers
-from mpifl.transport.mpi import MPI, SETUP, dead_ranks, wait
+from mpifl.transport.backoff import LONGEST_IDLE, Backoff
+from mpifl.transport.handshake import array_specs, receive_arrays, receive_json, setup_buffers
+from mpifl.transport.mpi import MPI, SETUP, STUCK_TIMEOUT, dead_ranks, wait
 
 log = logging.getLogger(__package__)
 
-ASK, SUM = 5, 6  # tags: what the leader asks, and parts of the sum
+ASK, SUM, AGREE = 5, 6, 7  # tags: what the leader asks, parts of the sum, and what each member has computed
 HEADER = 5  # int64 numbers of a request: what it is, and the fields of `Request`
 
 
@@ -35,12 +39,12 @@ class Ask(IntEnum):
     """What the leader asks of the others."""
 
     GRADIENT = 1
-    HOST = 2  # a client has moved to this group; its data follow
+    CALL = 2
     STOP = 3
 
 
 class Request(NamedTuple):
-    """What a member is asked."""
+    """What a member is asked: its part of a gradient, or to call something."""
 
     kind: int
     client: int = 0
@@ -48,6 +52,9 @@ class Request(NamedTuple):
     number: int = 0  # of the gradient, in its contact
     rows: np.ndarray | None = None  # of the batch; None: all
     x: np.ndarray | None = None  # (d,), overwritten by the next request
+    name: str = ""  # what to call
+    arguments: Mapping[str, Any] = {}  # JSON-able
+    arrays: Sequence[np.ndarray] = ()
 
 
 class RankGroup:
@@ -70,17 +77,9 @@ class RankGroup:
         with self._whole():
             self._pass_on(Request(Ask.GRADIENT, client, round, number, rows, to_numpy(x)))
 
-    @property
-    def leader(self) -> int:
-        """The group's first rank."""
-        return self._ranks[0]
-
-    def host(self, client: int, shard: Sequence[np.ndarray]) -> None:
-        """Tells the other members to host a client that moves to this group; its data follow (`receive_json`)."""
+    def call(self, client: int, name: str, arguments: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
         with self._whole():
-            self._pass_on(Request(Ask.HOST, client))
-            for rank in self._ranks[1:]:
-                wait(*(self._comm.Isend(b, rank, SETUP) for b in setup_buffers({"shard": array_specs(shard)}, shard)))
+            self._pass_on(Request(Ask.CALL, client, name=name, arguments=arguments, arrays=arrays))
 
     def stop(self) -> None:
         """Ends `requests` of the members below, of those that are there."""
@@ -94,7 +93,10 @@ class RankGroup:
         rows, x = request.rows, request.x
         header = np.array([*request[:4], -1 if rows is None else len(rows)], np.int64)
         parts = [header, *([] if rows is None else [np.ascontiguousarray(rows, np.int64)]), *([] if x is None else [x])]
-        wait(*(self._comm.Isend(part, self._ranks[k], ASK) for k in self._children for part in parts))
+        fields = {"name": request.name, "arguments": request.arguments, "arrays": array_specs(request.arrays)}
+        more = setup_buffers(fields, request.arrays) if request.kind == Ask.CALL else []
+        sent = [(part, ASK) for part in parts] + [(part, SETUP) for part in more]
+        wait(*(self._comm.Isend(part, self._ranks[k], tag) for k in self._children for part, tag in sent))
 
     def requests(self) -> Iterator[Request]:
         """What the leader asks of this member, until it ends that."""
@@ -110,6 +112,10 @@ class RankGroup:
                     parts = [self._x] if rows is None else [rows, self._x]
                     wait(*(self._comm.Irecv(part, above, ASK) for part in parts))
                     request = request._replace(rows=rows, x=self._x)
+                elif kind == Ask.CALL:
+                    fields = receive_json(self._comm, above)
+                    arrays = receive_arrays(self._comm, fields["arrays"], above)
+                    request = request._replace(name=fields["name"], arguments=fields["arguments"], arrays=arrays)
                 if kind != Ask.STOP:
                     self._pass_on(request)
             if kind == Ask.STOP:
@@ -164,6 +170,54 @@ class RankGroup:
         with self._whole():
             wait(*(request for request, _ in self._sends))
         self._sends.clear()
+
+    # -- what each member computes as a whole --------------------------------------------------------------------------
+    def agree(self, run: Callable[[], tuple[np.ndarray, int]]) -> tuple[np.ndarray, int]:
+        """What `run` returns, which must be the same on all members; the others return it as well.
+
+        On the leader raises what it raised on any member. Where it has raised, others may be waiting inside it without
+        end: if they do not come out of it within STUCK_TIMEOUT, this rank ends.
+        """
+        result = self.compute(run)
+        failed = isinstance(result, BaseException)
+        longest = STUCK_TIMEOUT if failed else inf
+        told = format_client_error(self._comm.rank, result).encode() if failed else b""
+        digest = 0 if failed else crc32(result[0].tobytes(), result[1])
+        with self._whole():
+            if self.member:
+                header = np.array([len(told), digest], np.int64)
+                sends = [self._comm.Isend(part, self._ranks[0], AGREE) for part in (header, told)[: 1 + failed]]
+                self._wait_for(self._comm.Irecv(np.empty(0), self._ranks[0], AGREE), longest, told)
+                wait(*sends)
+                return result if not failed else (np.empty(0), 0)
+            for rank in self._ranks[1:]:
+                self._wait_for(self._comm.Irecv(header := np.empty(2, np.int64), rank, AGREE), longest, told)
+                if header[0]:
+                    wait(self._comm.Irecv(text := bytearray(int(header[0])), rank, AGREE))
+                    result = result if failed else MemberFailed(text.decode("utf-8", "replace"))
+                    failed = True
+                elif not failed and header[1] != digest:
+                    result, failed = RuntimeError(f"fit returned other numbers on rank {rank} of its group"), True
+            wait(*(self._comm.Isend(np.empty(0), rank, AGREE) for rank in self._ranks[1:]))
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _wait_for(self, request: MPI.Request, seconds: float, why: bytes) -> None:
+        """Waits for a request; ends this process, for this reason, if it takes longer."""
+        end, backoff = time.perf_counter() + seconds, Backoff(LONGEST_IDLE)
+        while not request.Test():
+            if time.perf_counter() > end:
+                reason = first_and_last_line(why.decode())
+                log.error("rank %d ends, as others of its group still train: %s", self._comm.rank, reason)
+                os.kill(os.getpid(), signal.SIGKILL)
+            backoff.pause()
+
+    @functools.cached_property
+    def communicator(self) -> MPI.Comm:
+        """A communicator of the group alone; all members call it at the same time."""
+        comm = cast("MPI.Intracomm", self._comm)
+        return comm.Create_group(comm.group.Incl(list(self._ranks)), self._ranks[0])
 
     # -- its end -------------------------------------------------------------------------------------------------------
     @contextmanager

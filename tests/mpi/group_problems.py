@@ -53,3 +53,42 @@ def dropout() -> Any:
     module = nn.Sequential(nn.Linear(5, 40), nn.ReLU(), nn.Dropout(0.3), nn.Linear(40, 3))
     x = [torch.randn(20 + s, 5) for s in range(6)]
     return module, cross_entropy, [TensorDataset(rows, (rows[:, 0] > 0).long()) for rows in x]
+
+
+class Site:
+    """A client with a training loop of its own, whose ranks share the rows of a gradient."""
+
+    def __init__(self, k: int, trouble: str) -> None:
+        self.rows, self.trouble = np.random.default_rng(k).standard_normal((40, 8)), trouble
+        self.contacts = 0
+
+    def fit(self, x: np.ndarray, contact: Any) -> tuple[np.ndarray, int]:
+        comm = contact.comm
+        rank, size = (comm.rank, comm.size) if comm else (0, 1)
+        self.contacts += 1
+        if rank and self.contacts > 2:
+            if self.trouble.startswith("raises"):
+                raise ValueError("one member alone")
+            while self.trouble == "hangs":
+                time.sleep(0.01)
+        together = comm and not self.trouble.endswith("no collective")
+        part = self.rows[rank::size] if together else self.rows
+        gradient = part.T @ (part @ x - 1) / 40
+        if together:
+            comm.Allreduce(gradient.copy(), gradient)
+        unlike = rank * (self.trouble == "unlike")
+        return x - contact.step_size * gradient + unlike, 1
+
+    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+        return {"train_loss": float(((self.rows @ x - 1) ** 2).mean() / 2)}
+
+    def save(self) -> dict[str, int]:
+        return {"contacts": self.contacts}
+
+    def load(self, saved: dict[str, int]) -> None:
+        self.contacts = saved["contacts"]
+
+
+def sites(trouble: str = "") -> Any:
+    """A problem for `problem.entry`."""
+    return np.zeros(8), [Site(k, trouble) for k in range(4)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from mpifl import open_run
 from tests.faults.harness import began, needs_tolerance, replays
 from tests.mpi.cases import CASES, DIGITS, job
-from tests.mpi.conftest import MPIFL, Start, in_one_job, one_line, run_all, succeed, until, write
+from tests.mpi.conftest import MPIFL, ROOT, Start, in_one_job, one_line, run_all, succeed, until, write
 from tests.mpi.files import differing
 from tests.mpi.test_virtual import METHODS
 from tests.tiers import long
@@ -218,3 +219,57 @@ def test_a_signal_ends_a_run_of_groups(start: Start, tmp_path: Path) -> None:
     again.ends_well(60, 0)
     with open_run(tmp_path / "t.h5") as run:
         assert run.status == "completed" and json.loads(run.attrs["hosts"])
+
+
+# -- training loops of one's own ---------------------------------------------------------------------------------------
+def own(trouble: str = "", **more: Any) -> dict[str, Any]:
+    """A job whose clients have training loops of their own (`group_problems.Site`)."""
+    problem = {"entry": "tests.mpi.group_problems:sites", "options": {"trouble": trouble}, "dtype": "float64"}
+    return job(
+        {"name": "fedbuff", "trigger": {"every": 2}}, problem, **{"stop": {"updates": 40}, "output": "o.h5", **more}
+    )
+
+
+@pytest.mark.long
+def test_all_ranks_of_a_group_run_a_training_loop(run: Start, folder: Path, tmp_path: Path) -> None:
+    """They have a communicator of their own, and after a resume the state that was saved on the first one."""
+    alone = run_all(folder / "own", 0, {"o": own()}, DEADLINE)
+    file = write(tmp_path, "o", own(stop={"updates": 20}, checkpoint={"end": True}))
+    run(5, *MPIFL, "run", file, "ranks_per_client=2", code=0)
+    run(4, *MPIFL, "resume", "o.h5", "--trust", "stop.updates=40", "ranks_per_client=3", code=0)
+    with open_run(alone / "o.h5") as one, open_run(tmp_path / "o.h5") as other:
+        assert other.model == pytest.approx(one.model, rel=1e-12)
+        assert other.updates.client.tolist() == one.updates.client.tolist()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("trouble", "says"),
+    [
+        ("raises", "MPI_ERR_PROC_FAILED|one member alone|died"),
+        ("raises, no collective", "ValueError: one member alone"),
+        ("unlike", "fit returned other numbers on rank 2 of its group"),
+        ("hangs", "gave no answer for 4 s"),
+    ],
+)
+def test_a_loop_that_makes_trouble_on_one_member(run: Start, tmp_path: Path, trouble: str, says: str) -> None:
+    """Its clients are lost one by one, with a line each, and the run ends; none waits without end."""
+    needs_tolerance()
+    file = write(tmp_path, "o", own(trouble, faults={"patience": 4}))
+    done = run(3, *MPIFL, "run", file, "ranks_per_client=2", tolerant=True, deadline=90)
+    assert done.code == 3 and re.search(says, done.err), str(done)
+    with open_run(tmp_path / "o.h5") as found:
+        assert found.status == "failed" and (found.clients.state == "lost").all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("g", [2, 4])
+def test_fsdp(run: Start, tmp_path: Path, g: int) -> None:
+    """The example: each rank has a part of the parameters; the loss is that of one process."""
+    pytest.importorskip("torch")
+    words = ["run", str(ROOT / "examples" / "own_training" / "fsdp.yaml"), "stop.updates=8"]
+    run(0, *MPIFL, *words, "output=one.h5", code=0)
+    run(1 + g, *MPIFL, *words, "output=f.h5", f"ranks_per_client={g}", deadline=200, code=0)
+    with open_run(tmp_path / "one.h5") as one, open_run(tmp_path / "f.h5") as found:
+        assert found.evaluations.train_loss.tolist() == pytest.approx(one.evaluations.train_loss.tolist(), rel=1e-4)
+        assert found.evaluations.train_loss.iloc[-1] < found.evaluations.train_loss.iloc[0]

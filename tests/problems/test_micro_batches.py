@@ -30,7 +30,7 @@ class Members:
     def gradient(self, x: np.ndarray, batch: Any) -> np.ndarray:
         leader, *others = self.objectives
         for each in reversed(others):
-            each.follow(1, 1, x.copy(), batch if isinstance(batch, np.ndarray) else None)
+            each.follow_gradient(1, 1, x.copy(), batch if isinstance(batch, np.ndarray) else None)
         leader.begin_round(1)
         return np.asarray(leader.gradient(x, batch))
 
