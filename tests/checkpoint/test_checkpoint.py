@@ -222,13 +222,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert newest(tmp_path, "run")[0].number == 3  # type: ignore[union-attr]
 
 
-def test_a_set_without_manifest_is_none(tmp_path: Path) -> None:
-    save(tmp_path, 1, size=10)
-    save_part(tmp_path, 2, 0, content(2, 0))
-    checkpoint, passed = newest(tmp_path, "run")
-    assert checkpoint is not None and checkpoint.number == 1 and passed == []
-
-
 def test_the_folder_stands_beside_the_run_file() -> None:
     assert folder_of(Path("results/a.b.h5")) == Path("results/a.b.ckpt")
     assert folder_of(Path("a.v2")) == Path("a.v2.ckpt"), "two runs never share one"

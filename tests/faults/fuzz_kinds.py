@@ -1,16 +1,14 @@
-"""The kinds of malformed and hostile input."""
+"""The kinds of malformed input."""
 
 from __future__ import annotations
 
 from tests.faults import fuzz_files as files
-from tests.faults import fuzz_hostile as hostile
 from tests.faults import fuzz_jobs as jobs
 from tests.faults import fuzz_runs as runs
 from tests.faults.fuzz import Kind
 
 CHECK, RUN = [["check"]], [["run", "job.yaml"]]
 READ = [["show", "run.h5"], ["report", "run.h5"], ["report", "run.h5", "--out", "out"], ["replay", "run.h5"]]
-READ_ALL = [*READ, ["verify", "run.h5"], ["verify", "run.h5", "--replay"], ["resume", "run.h5"]]
 RESUME = [["resume", "run.h5"]]
 RESULT, READ_MAY = ("results/*.h5",), ("out/*", "run-replay.h5")
 RESUME_MAY = ("run.h5", "run.h5.damaged*", "run.ckpt/*")
@@ -18,7 +16,7 @@ JOB = ("job0.yaml",)
 LSTM = {"model": {"name": "char-lstm", "hidden": 4, "embedding": 2}}
 SHAKESPEARE = files.leaf("leaf-shakespeare", files.speech, list("abcd"), **LSTM)
 
-MALFORMED = {
+KINDS = {
     "job file: text": Kind(jobs.prepare, jobs.text, CHECK, 300, words=JOB),
     "job file: values": Kind(jobs.prepare, jobs.values, CHECK, 500, words=JOB),
     "job file: run": Kind(jobs.prepare, jobs.runnable, [["run"]], 250, RESULT, (*JOB, *jobs.BOUNDED)),
@@ -42,9 +40,3 @@ MALFORMED = {
     "token cache": Kind(files.cached_roles, files.any_bytes("*", "cache"), RUN, 60, RESULT, torch=True),
     "trace of delays": Kind(files.trace, files.any_bytes("*.csv", "."), RUN, 80, RESULT),
 }
-HOSTILE = {
-    "hostile run file": hostile.kind(runs.completed, hostile.run_file, READ_ALL, 250, READ_MAY),
-    "resume of a run that names code": Kind(hostile.killed_naming_code, lambda folder, random: [], RESUME, 5),
-    "hostile checkpoints": hostile.kind(runs.killed, hostile.links_to_parts, RESUME, 60, RESUME_MAY),
-}
-KINDS = MALFORMED | HOSTILE

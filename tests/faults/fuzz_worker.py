@@ -21,7 +21,6 @@ from mpifl.runfile import reader
 
 # bytes of address space: what an input claims beyond is refused, not taken from the machine
 MEMORY = int(os.environ.get("FUZZ_MEMORY", 12 << 30))
-SECRET = b"TOP-SECRET"  # what files hold that no command may read
 
 
 def run(folder: str, words: list[str]) -> int:
@@ -58,13 +57,13 @@ def main() -> None:
             said = err.read().decode("utf-8", "replace")
             out.seek(0)
             printed = out.read() + said.encode()
-            marks = {"leaked": SECRET in printed, "raw": any(c < 32 and c not in (9, 10, 13) for c in printed)}
+            raw = any(c < 32 and c not in (9, 10, 13) for c in printed)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             for file in (out, err):
                 file.seek(0)
                 file.truncate()
             replies.write(
-                json.dumps({"code": code, "err": said[:20000], "seconds": seconds, "memory": memory, **marks}) + "\n"
+                json.dumps({"code": code, "err": said[:20000], "seconds": seconds, "memory": memory, "raw": raw}) + "\n"
             )
             replies.flush()
 
