@@ -210,14 +210,15 @@ SOURCES = {
 def test_a_method_that_could_see_more_than_its_messages_is_refused(what: str) -> None:
     text, reason = SOURCES[what]
     with pytest.raises(ConfigError, match=reason):
-        check_source(text, [])
+        check_source(text)
 
 
 def test_what_a_method_may_do() -> None:
-    check_source(MINE, [])
-    check_source(source("clients.rates", "init_server"), ["the rates of the clients"])
+    check_source(MINE)
+    told = MINE.replace("ARENA = {", 'ARENA = {"knows": ["the rates of the clients"], ')
+    check_source(told.replace("return State(x", "return State(rates=clients.rates, x"))
     page = Path(__file__).parents[2] / "docs" / "guides" / "arena.md"
-    check_source(page.read_text().split("```python\n")[1].split("```")[0], [])
+    check_source(page.read_text().split("```python\n")[1].split("```")[0])
 
 
 @pytest.mark.long
@@ -226,7 +227,7 @@ def test_updates_that_depend_on_the_horizon_or_on_evaluations_are_found(
     submission: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, what: str
 ) -> None:
     """A method that finds the job of its run among the objects of the process, if its source had not been refused."""
-    monkeypatch.setattr("mpifl.tools.arena.submission.check_source", lambda source, knows: None)
+    monkeypatch.setattr("mpifl.tools.arena.submission.check_source", lambda source: None)
     step = "self.peek() * (update.vectors[0] - server.x)"
     peek = f"""
     def peek(self):

@@ -25,16 +25,24 @@ NUMPY = {"random", "load", "save", "savez", "savez_compressed", "loadtxt", "save
 TOLD = {"rates": "the rates of the clients", "needs_timings": "the times of contacts"}  # attributes, what they tell
 
 
-def check_source(source: str, knows: list[str]) -> None:
-    """Raises ConfigError at the first line that a submitted method may not have; knows: what it declares."""
+def check_source(source: str) -> None:
+    """Raises ConfigError at the first line that a submitted method may not have."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        raise ConfigError("method", "source", f"it cannot be parsed: {error}", "a Python module") from None
+        options = [ast.literal_eval(node.value) for node in tree.body if _is_arena(node)]  # type: ignore[attr-defined]
+        knows = [str(each) for each in dict(*options[-1:]).get("knows", [])]
+    except (SyntaxError, ValueError, TypeError) as error:
+        expected = "a Python module, ARENA in it a dict without names"
+        raise ConfigError("method", "source", f"it cannot be parsed: {error}", expected) from None
     outer = {name for node in tree.body for name in _bound(node)}
     for line, wrong in _problems(tree, outer, knows):
         expected = "a method that computes from its arguments and its State alone"
         raise ConfigError("method", f"line {line}", wrong, expected)
+
+
+def _is_arena(node: ast.stmt) -> bool:
+    """Whether a statement sets ARENA, which is read before the runs alone."""
+    return isinstance(node, ast.Assign) and [getattr(each, "id", "") for each in node.targets] == ["ARENA"]
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
@@ -114,9 +122,8 @@ def _base(node: ast.expr) -> str:
 
 
 def _is_constant(node: ast.Assign | ast.AnnAssign) -> bool:
-    """Whether what is assigned outside functions cannot be changed: the dict ARENA is read before the runs alone."""
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    if [getattr(target, "id", "") for target in targets] == ["ARENA"]:
+    """Whether what is assigned outside functions cannot be changed by a client."""
+    if _is_arena(node):
         return True
     value = node.value
     if isinstance(value, ast.Call) and isinstance(node, ast.AnnAssign):  # of a field, such as Trigger(every=4)

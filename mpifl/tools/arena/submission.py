@@ -20,13 +20,13 @@ from mpifl.errors import ConfigError, Contradiction
 from mpifl.runfile import Run, open_run
 from mpifl.safe_input import parse_json, read_text_file
 from mpifl.tools.arena.audit import check_source
-from mpifl.tools.arena.suite import Suite, load_suite, own_method, read_method, scenario_study
+from mpifl.tools.arena.suite import Suite, load_suite, own_method, scenario_study
 from mpifl.tools.arena.table import Row, hashes, measured, parse_table, write_table
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.sweep import sweep
 from mpifl.version import source as version
 
-KEYS = ("suite", "tier", "method", "knows", "source", "environment", "table")
+KEYS = ("suite", "tier", "method", "source", "environment", "table")
 SHARE = 10  # one run in so many is recomputed
 ROUNDING = 1e-5  # relative tolerance of losses where the processor's kernels differ
 
@@ -46,7 +46,7 @@ def write_submission(path: Path, suite: Suite, tier: str, name: str, rows: Seque
     file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     if not file:
         raise ConfigError("--method", name, "its module has no file", "a method in one file")
-    content = {"suite": suite.name, "tier": tier, "method": name, "knows": own_method(name).knows,
+    content = {"suite": suite.name, "tier": tier, "method": name,
                "source": Path(file).read_text("utf-8"), "environment": environment(),
                "table": write_table([row for row in rows if row.method == name])}  # fmt: skip
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -61,7 +61,6 @@ class Submission:
     suite: Suite
     tier: str
     method: str
-    knows: list[str]
     source: str
     environment: dict[str, Any]
     rows: list[Row]
@@ -77,10 +76,9 @@ def read_submission(path: Path) -> Submission:
     suite.tier(str(content["tier"]))
     if not all(isinstance(content[key], str) for key in ("method", "source", "table")):
         raise ConfigError("arena", path, "no submission", "text as method, source and table")
-    knows = read_method("", {"algorithm": {}, "knows": content["knows"]}).knows
-    check_source(content["source"], knows)
+    check_source(content["source"])
     rows = parse_table(path, content["table"])
-    return Submission(path, suite, str(content["tier"]), content["method"], knows, content["source"],
+    return Submission(path, suite, str(content["tier"]), content["method"], content["source"],
                       dict(content["environment"]), rows)  # fmt: skip
 
 
@@ -106,8 +104,6 @@ def verify_submission(
         raise ConfigError("arena", path, wrong, "a file from a source that you trust", "add --trust")
     with _module(found) as folder:
         method = own_method(found.method)
-        if method.knows != found.knows:
-            raise Contradiction(f"{path}: knows is {found.knows}, that of the source {method.knows}")
         studies = {name: scenario_study(found.suite, each, {found.method: method}, folder, ranks)
                    for name, each in found.suite.tier(found.tier).items()}  # fmt: skip
         check_rules(found, studies)
