@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
+from collections.abc import Iterator
 from math import inf
 
 YIELDS = 10  # yields of the core before the first sleep
 SHORTEST, LONGEST = 1e-6, 1e-3  # s: sleeps
 LONGEST_IDLE = 0.02  # s: the longest sleep of a rank without work; where ranks share cores, others may need them
+REPORT_INTERVAL = 10.0  # s
+
+
+def report_times() -> Iterator[float]:
+    """When a wait is reported (s from its beginning): every ten seconds in the first minute, then every minute."""
+    for k in itertools.count(1):
+        yield REPORT_INTERVAL * (k if k <= 6 else 6 * (k - 5))
 
 
 class Backoff:

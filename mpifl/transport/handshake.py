@@ -31,7 +31,7 @@ import numpy as np
 from mpifl.errors import ConfigError, RunFailed, RunResult, host_name
 from mpifl.host_memory import memory_limits
 from mpifl.text import format_duration
-from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff
+from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff, report_times
 from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.launcher import abort_all_ranks
 from mpifl.transport.layout import Layout
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__package__)
 
-WAIT_INTERVAL = 10.0  # s of waiting for ranks between two lines, in the first minute; then a minute
 RANKS_BEFORE = "MPIFL_RANKS_BEFORE"  # set by a sweep: ranks with clients of other runs that share this host's GPUs
 REPLY_BYTES = 4096  # maximum of a hello or a report
 MAX_NAMED = 5  # ranks that a line names
@@ -347,7 +346,8 @@ class Handshake:
             return []
         from mpifl.transport.mpi import MPI, SETUP
 
-        backoff, begin, due = Backoff(), time.monotonic(), WAIT_INTERVAL
+        backoff, begin, times = Backoff(), time.monotonic(), report_times()
+        due = next(times)
         for rank in range(1, self.comm.size):
             if rank not in {*self._receives, *self._replies, *self._dead}:
                 buffer = bytearray(REPLY_BYTES)
@@ -365,7 +365,7 @@ class Handshake:
                     self._note_death(rank, error)
             backoff.pause()
             if (waited := time.monotonic() - begin) >= due and self._receives:
-                due += WAIT_INTERVAL if due < 6 * WAIT_INTERVAL else 6 * WAIT_INTERVAL
+                due = next(times)
                 log.info("%s", self._waiting(to, waited))
         replies, self._replies = self._replies, {}
         if self._dead:

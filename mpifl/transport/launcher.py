@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import logging
 import os
+import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from mpifl.errors import ConfigError, RunFailed, format_traceback, host_name, lack_of_memory
 from mpifl.signals import SIGNALS, Interrupted
-from mpifl.transport.detection import LaunchError, is_fault_tolerant, mpi_wanted
+from mpifl.text import format_duration
+from mpifl.transport.backoff import report_times
+from mpifl.transport.detection import LaunchError, find_launch, is_fault_tolerant, mpi_wanted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+log = logging.getLogger(__package__)
 T = TypeVar("T")
 MPI_START_TIMEOUT = 600  # s that MPI may take to start
 READER_TIMEOUT = 1.0  # s that a launcher may take to read the last lines of a rank
@@ -29,7 +35,7 @@ def communicator() -> MPI.Intracomm | None:
     """
     if not mpi_wanted():
         return None
-    with _deadline_of_mpi_start():
+    with _deadline_of_mpi_start(), _reported_start():
         try:
             from mpifl.transport.mpi import MPI
         except (ImportError, RuntimeError) as error:
@@ -56,6 +62,37 @@ def _deadline_of_mpi_start() -> Iterator[None]:
         faulthandler.dump_traceback_later(MPI_START_TIMEOUT, exit=True, file=sys.__stderr__ or 2)
         stack.callback(faulthandler.cancel_dump_traceback_later)
         yield
+
+
+@contextlib.contextmanager
+def _reported_start() -> Iterator[None]:
+    """Logs on rank 0, now and then, that it waits for MPI to start.
+
+    MPI_Init waits for all ranks, and keeps the threads of Python from running: another process logs, until a pipe from
+    this one is closed.
+    """
+    launch = find_launch()
+    if "mpifl.transport.mpi" in sys.modules or launch is None or launch.rank != 0 or not log.isEnabledFor(logging.INFO):
+        yield
+        return
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.close(write)
+            begin = time.monotonic()
+            for due in report_times():
+                if select.select([read], [], [], begin + due - time.monotonic())[0]:
+                    break
+                ranks = f"all {launch.size}" if launch.size else "the"
+                log.info("waiting for %s ranks to start MPI (%s)", ranks, format_duration(due))
+        finally:
+            os._exit(0)
+    os.close(read)
+    try:
+        yield
+    finally:
+        os.close(write)
+        os.waitpid(child, 0)
 
 
 def broadcast_number(comm: MPI.Comm, number: int) -> int:
@@ -133,7 +170,6 @@ def _await_reader(file: int) -> None:
         import stat
         import struct
         import termios
-        import time
 
         end = time.monotonic() + READER_TIMEOUT
         while stat.S_ISFIFO(os.fstat(file).st_mode) and time.monotonic() < end:

@@ -57,6 +57,15 @@ else:
     time.sleep(3)
 sys.exit(main(sys.argv[1:]))
 """
+LATE = """
+import os, sys, time
+from mpifl.__main__ import main
+from mpifl.transport import backoff
+backoff.REPORT_INTERVAL = 0.4
+if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) != "0":
+    time.sleep(2)
+sys.exit(main(sys.argv[1:]))
+"""
 BROKEN = """
 import os, sys
 rank, module = os.environ["BROKEN"].split()
@@ -71,6 +80,15 @@ INTERRUPT_CODES = [130, 2, 2 | 9]  # of SIGINT; under MPICH, which adds the KILL
 
 def config(**problem: Any) -> dict[str, Any]:
     return job(AREA, problem={**DIGITS, **problem}, stop={"updates": 20}, evaluate={"updates": 20})
+
+
+def test_rank_0_says_that_it_waits_for_the_others(run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also inside MPI_Init, where Python runs nothing; the lines end when MPI has started."""
+    monkeypatch.setenv("MPIFL_LOG_LEVEL", "info")
+    (tmp_path / "late.py").write_text(LATE)
+    done = run(2, "late.py", "run", str(write(tmp_path, "small", config())), code=0)
+    begin, end = done.err.index("waiting for all 2 ranks to start MPI ("), done.err.index("    job: small")
+    assert begin < end and "to start MPI" not in done.err[end:]
 
 
 def test_a_rank_with_clients_imports_no_library_of_the_server(run: Start, tmp_path: Path) -> None:

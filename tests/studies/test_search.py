@@ -149,11 +149,14 @@ def test_a_search_that_is_done_computes_nothing_again(searched: Path, capsys: py
     end = "searched: 2 of 8 runs completed, 6 stopped"
     assert end in capsys.readouterr().out and dry_run(study).splitlines()[-1] == end
     first, second = settle(study, Index(study))
-    start = "Successive halving (method SGD): combinations 4 to 1 s, 2 to 2 s, 1 to 4 s; left: algorithm.step_size "
-    assert first.startswith(start) and second.startswith(start.replace("SGD", "Buffer"))
+    assert first == "Successive halving of algorithm.step_size: combinations 4 to 1 s, 2 to 2 s, 1 to 4 s."
+    steps = [e.labels["algorithm.step_size"] for e in Index(study).entries.values() if e.status == "completed"]
+    assert second == f"Left by the search: method SGD: {steps[0]:g}; method Buffer: {steps[1]:g}."
     assert main(["report", str(searched)]) == 0
     out = capsys.readouterr().out
     assert first in out and second in out and "missing" not in out
+    grid = sorted({run.labels["algorithm.step_size"] for run in study.runs})
+    assert ("selected at the edge of its grid" in out) == bool({*steps} & {grid[0], grid[-1]})
     assert main(["show", str(searched)]) == 0
     assert "8 runs: 2 completed, 6 stopped" in capsys.readouterr().out
 
@@ -200,7 +203,7 @@ def test_what_diverges_ranks_last(write: Write, capsys: pytest.CaptureFixture[st
     (left,) = (e for e in Index(study).entries.values() if e.status == "completed")
     assert left.labels["algorithm.step_size"] == 0.01
     assert main(["report", str(path)]) == 0
-    assert "left: algorithm.step_size 0.01." in capsys.readouterr().out
+    assert "Left by the search: method SGD: 0.01." in capsys.readouterr().out
 
 
 def test_trials_that_do_not_decide_are_computed_for_what_is_left(write: Write) -> None:

@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
     stopped: frozenset[str]
     """identities of the runs that do not go on"""
     notes: list[str]
-    """a line on the rungs of each combination of the other axes, and on what is left there"""
+    """lines on the rungs, and on what is left for each combination of the other axes"""
 
 
 def search(study: Study, compute: Callable[[list[StudyRun], str], bool]) -> Outcome:
@@ -48,7 +48,7 @@ def search(study: Study, compute: Callable[[list[StudyRun], str], bool]) -> Outc
         if select.seeds is not None:
             compute([run for each in brackets for runs in each.left for run in runs], "trials to report")
     kept = {run.identity for each in brackets for runs in each.left for run in runs}
-    return Outcome(frozenset({run.identity for run in study.runs} - kept), [each.note() for each in brackets])
+    return Outcome(frozenset({run.identity for run in study.runs} - kept), _notes(brackets))
 
 
 def settle(study: Study, index: Index) -> list[str]:
@@ -66,8 +66,11 @@ class _Bracket:
     def __init__(self, runs: Sequence[StudyRun], search: Search, select: Select) -> None:
         self.left = by_other_labels(runs, ())
         self.rungs = rungs_of(search, len(self.left), end_of(runs[0].job), select.count)
-        self._select, self._labels = select, runs[0].labels
-        self._unit = "s" if runs[0].job.stop.time else "updates"
+        self.passed = 0  # rungs at which combinations have been chosen
+        self._select, unit = select, "s" if runs[0].job.stop.time else "updates"
+        counts = ", ".join(f"{count} to {end:g} {unit}" for count, end in self.rungs)
+        self.title = f"Successive halving of {' and '.join(select.keys)}: combinations {counts}"
+        self.name = _clause({axis: value for axis, value in runs[0].labels.items() if axis not in select.keys})
 
     def runs(self, rung: int) -> list[StudyRun]:
         """The runs that decide at a rung, up to there; none where there is no such rung."""
@@ -78,17 +81,17 @@ class _Bracket:
     def choose(self, rung: int) -> None:
         """Keeps the best combinations for the next rung. Those that failed or diverged before this one are the last."""
         if rung < len(self.rungs):
+            self.passed = rung + 1
             following = self.rungs[rung + 1].combinations if rung + 1 < len(self.rungs) else self._select.count
             sign = -1 if largest_is_best(self._select) else 1
             scores = [sign * self._score(runs, self.rungs[rung].end) for runs in self.left]
             finite = [k for k, value in enumerate(scores) if np.isfinite(value)]
             self.left = [self.left[k] for k in sorted(finite, key=scores.__getitem__)[:following]]
 
-    def note(self) -> str:
-        rungs = ", ".join(f"{count} to {end:g} {self._unit}" for count, end in self.rungs)
-        where = _clause(self._labels, lambda axis: axis not in self._select.keys)
-        left = "; ".join(_clause(runs[0].labels, lambda axis: axis in self._select.keys) for runs in self.left)
-        return f"Successive halving{where and f' ({where})'}: combinations {rungs}; left: {left or 'none'}."
+    def values(self) -> str:
+        """The values of what is left."""
+        found = [", ".join(format_value(runs[0].labels.get(key)) for key in self._select.keys) for runs in self.left]
+        return " and ".join(found) or "none"
 
     def _decides(self, run: StudyRun) -> bool:
         return self._select.seeds is None or is_deciding(run, self._select)
@@ -125,5 +128,14 @@ def _trial(run: StudyRun, metric: str, end: float) -> Trial:
     return replace(trial, evaluations=trial.evaluations[regular & there])
 
 
-def _clause(labels: dict[str, Any], shown: Callable[[str], bool]) -> str:
-    return ", ".join(f"{axis} {format_value(value)}" for axis, value in labels.items() if shown(axis))
+def _notes(brackets: Sequence[_Bracket]) -> list[str]:
+    """What `Outcome` says."""
+    titles = list(dict.fromkeys(each.title for each in brackets))
+    names = [", ".join(each.name for each in brackets if each.title == title) for title in titles]
+    lines = [f"{title}{f' ({name})' if len(titles) > 1 else ''}." for title, name in zip(titles, names, strict=True)]
+    left = [f"{each.name}{each.name and ': '}{each.values()}" for each in brackets if each.passed]
+    return [*lines, *([f"Left by the search: {'; '.join(left)}."] if left else [])]
+
+
+def _clause(labels: dict[str, Any]) -> str:
+    return ", ".join(f"{axis} {format_value(value)}" for axis, value in labels.items())

@@ -172,7 +172,7 @@ def report_study(study: Study, out: str | Path | None = None, options: Options |
     select = study.options.select
     tuned = selected_labels(found.candidates, select) if select and not options.all else []
     notes = [*found.notes, *([found.mark] if found.marked and not options.pivot else [])]
-    notes += few(cautions(found.groups, options.spread, found.candidates, tuned))
+    notes += few(cautions(found.groups, options.spread, [*found.candidates, *_stopped(study, index)], tuned))
     runs = _incomplete(study, index)
     name = study.options.name
     return report_groups(found.groups, out, options, notes, found.marked, found.candidates, name, runs, tuned)
@@ -180,11 +180,19 @@ def report_study(study: Study, out: str | Path | None = None, options: Options |
 
 def compare_study(study: Study, options: CompareOptions) -> Comparisons:
     """The comparisons of the study's methods, each with the values that its rule selects. Raises ConfigError."""
-    found, select = reported_groups(study, Index(study)), study.options.select
+    index, select = Index(study), study.options.select
+    found = reported_groups(study, index)
     tuned = selected_labels(found.candidates, select) if select else []
     options = replace(options, tuned=(*tuned, *options.tuned))
-    notes = [*found.notes, *few(cautions(found.groups, "range", found.candidates, tuned))]
+    notes = [*found.notes, *few(cautions(found.groups, "range", [*found.candidates, *_stopped(study, index)], tuned))]
     return compare_groups(found.groups, options, notes)
+
+
+def _stopped(study: Study, index: Index) -> list[Group]:
+    """The combinations that a search has stopped, without their trials: they belong to the grid of those selected."""
+    names = short_names(list(dict.fromkeys(label for run in study.runs for label in run.labels)))
+    runs = {_key(run): run for run in study.runs if index.entries[run.identity].status == "stopped"}
+    return [Group({name: run.labels.get(label) for label, name in names.items()}, []) for run in runs.values()]
 
 
 def _incomplete(study: Study, index: Index) -> list[Incomplete]:
