@@ -204,7 +204,7 @@ class Wrong(MomentumSite):
 
     def fit(self, x: np.ndarray, contact: Contact) -> Any:
         y = super().fit(x, contact)[0]
-        if self.case == "hangs" and contact.round == 1 and contact.client == 1:
+        if self.case == "hangs" and contact.round == 1:
             time.sleep(1000)
         if self.case == "raises":
             raise KeyError("of the user's own")
@@ -258,11 +258,11 @@ class Lacking:
             self.samples = 0
 
 
-def wrong(case: str = "", dtype: str = "float32") -> Any:
-    """x0 and clients with one thing wrong."""
+def wrong(case: str = "", dtype: str = "float32", client: int | None = None) -> Any:
+    """x0 and clients with one thing wrong; client: the one that does wrong, None: each."""
     x0: Any = np.zeros(3, dtype)
     shards = [[np.ones(3, dtype), np.full(3, k, dtype)] for k in range(3)]
-    clients: Any = [Wrong(shard, case) for shard in shards]
+    clients: Any = [Wrong(shard, case if client in (None, k) else "") for k, shard in enumerate(shards)]
     return {
         "no fit": (x0, [Lacking(case)]),
         "no load": (x0, [Lacking(case)]),

@@ -4,7 +4,7 @@ import os
 
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainingArguments
 
 WORDS, LENGTH = 32, 16
 
@@ -33,7 +33,9 @@ class Site:
             per_device_train_batch_size=8, use_cpu=True, save_strategy="no", logging_strategy="no", report_to=[],
             disable_tqdm=True,
         )  # fmt: skip
-        Trainer(self.model, arguments, train_dataset=rows).train()
+        trainer = Trainer(self.model, arguments, train_dataset=rows)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
         return get_peft_model_state_dict(self.model), contact.steps
 
     def evaluate(self, x):
