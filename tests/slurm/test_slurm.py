@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -120,6 +121,21 @@ def test_run_over_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
     nodes = dict(path.name.split("-") for path in (tmp_path / "ranks").iterdir())
     assert set(nodes) == {str(rank) for rank in range(8)}
     assert Counter(nodes.values()) == {"n1": 4, "n2": 4}
+
+
+def test_a_group_of_ranks_on_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
+    """Ranks 1 to 3 compute each client: one is on the server's node, two on the other; the bits are those of one process."""
+    words = ["stop={updates: 40}", "clock.mode=virtual", "problem.batch_size=12", "problem.micro_batches=6"]
+    words += ["problem.clients=4", "ranks_per_client=3"]
+    job = mpifl_submit(slurm, tmp_path, JOB, *words, "site.nodes=2", "site.ranks_per_node=2")
+    assert finished(slurm, job) == ("COMPLETED", "0:0"), logs(tmp_path)
+    path = tmp_path / "results" / "quickstart.h5"
+    nodes = dict(path.name.split("-") for path in (tmp_path / "ranks").iterdir())
+    assert nodes == {"0": "n1", "1": "n1", "2": "n2", "3": "n2"}
+    with open_run(path) as run:
+        assert json.loads(run.attrs["hosts"]) == ["n1", "n1", "n2", "n2"] and set(run.clients["rank"]) == {1}
+    assert main(["run", str(JOB), *words, f"output={tmp_path}/one.h5"]) == 0
+    assert not differing(path, tmp_path / "one.h5")
 
 
 def test_run_on_one_node(slurm: dict[str, str], tmp_path: Path) -> None:

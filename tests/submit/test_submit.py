@@ -88,6 +88,21 @@ def test_ranks_are_started_by_srun_or_in_a_container(capsys: pytest.CaptureFixtu
     assert "command=(apptainer exec --nv mpifl.sif python -m mpifl run " in text
 
 
+def test_a_job_with_groups_of_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The ranks must form groups; what would be idle, on several nodes or share a GPU is said."""
+    (tmp_path / "job.yaml").write_text(BASE)
+    words = ["job.yaml", "problem.micro_batches=6", "ranks_per_client=3", "site.nodes=2"]
+    assert main(["submit", *words, "site.ranks_per_node=4", "--dry-run"]) == 2
+    says = "the other 7 ranks form no groups of 3; expected 1 or 7; or start 7 or 10 ranks"
+    assert says in capsys.readouterr().err
+    assert main(["submit", *words, "site.ranks_per_node=11", "site.gpus_per_node=2", "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert "ranks_per_client=3" in told.out
+    assert "3 of 22 ranks will be idle: the job has 6 clients, each of 3 ranks" in told.err
+    assert "1 of 7 groups of 3 ranks will be on several nodes" in told.err
+    assert "a node has 2 GPUs for 11 ranks" in told.err
+
+
 def test_a_script_is_submitted(
     write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
