@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import mpifl
+from mpifl.algorithms.base import Clients
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis.trials import load_trial
@@ -19,6 +20,7 @@ from mpifl.tools.reproduce.items import JOBS
 from mpifl.tools.reproduce.spec import Measure
 from mpifl.tools.reproduce.values import largest_passed, trial_curve, trial_value
 from mpifl.tools.studies.study import load_study
+from tests.problems.conftest import idx_bytes
 from tests.reproduce.test_reproduce import changed
 
 BASE = """
@@ -121,7 +123,7 @@ def test_page_of_selected_values(paper: Path) -> None:
     assert "(over seeds 0; the other seeds are reported)" in text
     assert "block of tiny/tuned with 42 runs" in text
     assert "raining loss against steps" in text and (paper / "pages" / "tiny-tuned-1.png").stat().st_size > 10_000
-    assert "loss of FedDR, local steps 3 above FedProx, local steps 3" in text
+    assert "loss of FedDR, local steps 3 is above that of FedProx, local steps 3" in text
 
 
 def test_a_claim_about_some_values_of_an_axis(paper: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -130,7 +132,7 @@ def test_a_claim_about_some_values_of_an_axis(paper: Path, tmp_path: Path, refus
         assert main(["reproduce", str(paper / "tuned.yaml"), "--no-runs", "--out", str(tmp_path)]) == 0
     text = (tmp_path / f"{paper.name}-tuned.md").read_text()
     claims = [line for line in text.splitlines() if line.startswith("| loss of FedDR")]
-    assert len(claims) == 1 and "local steps 3 above FedProx, local steps 3" in claims[0]
+    assert len(claims) == 1 and "local steps 3 is above that of FedProx, local steps 3" in claims[0]
     for new, line in (
         ("each: local_steps, values: [4]}", "page.claims[0].values=4: local_steps has no such value"),
         ("values: [3]}", "claims[0].values=[3]: there is no `each`, whose values they are"),
@@ -265,6 +267,106 @@ def test_least_eigenvalues_with_one_device() -> None:
     as_run, exact = module("feddane/stability").least_eigenvalues(job, np.zeros(problem.d))
     assert exact == pytest.approx(1 / (1 + largest / 10), rel=1e-6)
     assert as_run == pytest.approx((1 - 0.01 * largest / 10) ** (2 * -(-len(rows) // 10)), abs=1e-6)
+
+
+def test_the_printed_saving_of_fedpd() -> None:
+    """Table III: p = sqrt(r/(36 eta^2)) below (1 - 2 L eta)/(1 + L eta), 1 - 2/log(r/(42 eta^2)) above."""
+    saving, L = module("fedpd/saving"), 2.0
+    eta = (np.sqrt(5) - 1) / (8 * L)
+    for p in (0.01, 0.5, 0.7, 0.99):
+        assert saving.printed_saving(saving.printed(p, eta, L), eta, L) == pytest.approx(p)
+    assert saving.printed(0.5, eta, L) == pytest.approx(9 * eta**2)
+    assert saving.printed(0.8, eta, L) == pytest.approx(42 * eta**2 * np.e**10)
+    assert saving.printed_saving(1.0, eta, L) == pytest.approx((1 - 2 * L * eta) / (1 + L * eta))  # between the two
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("{name: fedpd, solver: gd, local_steps: 3}", 6 * 400),
+        ("{name: fedpd, solver: sgd, local_steps: 3}", 6),
+        ("{name: fedpd, solver: sarah, local_steps: 3, refresh: 2}", 2 * 6 + 400),
+        ("{name: fedprox, solver: sarah, local_steps: 3}", 2 * 6 + 2 * 400),
+    ],
+)
+def test_sample_gradients_are_those_that_a_client_computes(algorithm: str, expected: int) -> None:
+    """Two rounds of one agent: the rows of all calls of its objective's gradient."""
+    job = mpifl.load_job(JOBS / "fedpd/logistic.yaml", f"algorithm={algorithm}", "problem.clients=1")
+    problem, method = mpifl.load_problem(job), job.algorithm
+    parts = job.problem.settings, problem.meta
+    objective = job.problem.model.objective(*parts, problem.shard(0), 0, 0)
+    computed, gradient = [], objective.gradient
+
+    def counted(x: np.ndarray, rows: Any = None) -> np.ndarray:
+        computed.append(400 if rows is None else len(objective.x[rows]))
+        return gradient(x, rows)
+
+    objective.gradient = counted
+    x0 = problem.initial(0)
+    server, client = method.init_server(x0, Clients(problem.samples)), method.init_client(x0, 0)
+    for k in range(2):
+        method.begin_round(server, [0])
+        method.train(client, method.message(server, 0)._replace(version=k, round=k), objective)
+    assert sum(computed) == expected == module("fedpd/counts").sample_gradients(job, 400, 6, 2)
+
+
+def test_irregular_clients() -> None:
+    """The first quarter has the times of the list, the others their geometric mean, times the epochs."""
+    from mpifl.jobs.asypfl.irregular_delays import Irregular
+
+    delay = Irregular(compute=[1.0, 2.0, 4.0, 8.0], exchange=[1.0, 1.0, 1.0, 16.0], fraction=0.25, epochs=5)
+    assert np.allclose(1 / delay.rates(4, 0), [6, *3 * [5 * 2**1.5 + 2]])
+
+
+def test_letters_on_devices(tmp_path: Path) -> None:
+    """Device k has the consecutive letters k to k + 4 of a to j, nine tenths of its rows to train on, no row twice."""
+    from mpifl.jobs.feddane.letters import Letters
+
+    folder, n = tmp_path / "emnist-letters", 26 * 40
+    folder.mkdir()
+    labels = np.arange(n) % 26 + 1
+    images = np.arange(n, dtype=np.uint32).view(np.uint8).reshape(n, 4)
+    pixels = np.zeros((n, 28, 28), np.uint8)
+    pixels[:, 0, :4] = images
+    for half in ("train", "test"):
+        for kind, array in (("images-idx3", pixels), ("labels-idx1", labels)):
+            (folder / f"emnist-letters-{half}-{kind}-ubyte").write_bytes(idx_bytes(array))
+    rows = Letters().read(tmp_path, False, 3)
+    assert rows.owner is not None and rows.owner_test is not None
+    numbers = np.concatenate([rows.x, rows.x_test])
+    assert len(np.unique(numbers, axis=0)) == len(numbers)
+    for k in range(3):
+        train, test = rows.y[rows.owner == k], rows.y_test[rows.owner_test == k]
+        assert set(train) | set(test) <= {(k + j) % 10 for j in range(5)}
+        assert len(train) == -(-9 * (len(train) + len(test)) // 10)
+
+
+def test_rows_from_a_gradient_in_closed_form() -> None:
+    """One row exactly at any model; at the zero model the means of the rows of each class, if a class has no rows."""
+    from mpifl.jobs.exposure.attacks import class_means
+
+    rng = np.random.default_rng(0)
+
+    def gradient(x: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        scores = rows @ x[:24].reshape(6, 4) + x[24:]
+        p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True) - np.eye(4)[labels]
+        return np.concatenate([(rows.T @ p / len(rows)).ravel(), p.mean(0)])
+
+    rows, labels = rng.random((3, 6)), np.array([2, 0, 2])
+    x = rng.standard_normal(28)
+    assert np.allclose(class_means(gradient(x, rows[:1], labels[:1]), x, labels[:1], 6), rows[:1])
+    mean = (rows[0] + rows[2]) / 2
+    assert np.allclose(class_means(gradient(0 * x, rows, labels), 0 * x, labels, 6), [mean, rows[1], mean])
+
+
+@pytest.mark.parametrize(("sees", "exact"), [("messages", True), ("message", False)])
+def test_the_sum_of_the_residuals_is_the_pseudo_gradient(sees: str, exact: bool, tmp_path: Path) -> None:
+    """With M = 1 and batches of one row a server that keeps AREA's messages recovers every attacked row."""
+    job = mpifl.load_job(JOBS / "exposure/digits.yaml", f"algorithm.sees={sees}", "problem.batch_size=1",
+                         output=str(tmp_path / "run.h5"))  # fmt: skip
+    with mpifl.run(job) as run:
+        last = run.evaluations.iloc[-1]
+    assert (last.gradient_error < 1e-9, last.recovered == 1, last.row_error < 1e-6) == (exact, exact, exact)
 
 
 def test_passages_of_verse_and_prose() -> None:

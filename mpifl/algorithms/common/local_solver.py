@@ -75,9 +75,9 @@ class Decay(Config):
     """A step that decays: step_size w_i/(1 + contacts r + steps q)^power, after r contacts and q steps of this one."""
 
     contacts: NonNegativeFloat = 0.0
-    """weight of the client's contacts so far; the number of local steps: all steps so far count alike"""
+    """weight of each contact that the client has had; set to local_steps, it counts all steps so far alike"""
     steps: NonNegativeFloat = 0.0
-    """weight of the steps of this contact so far"""
+    """weight of each step that it has taken in this contact"""
     power: PositiveFloat = 1.0
     """exponent: 0.5 for 1/sqrt"""
 
