@@ -124,7 +124,7 @@ def test_run_over_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_a_group_of_ranks_on_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
-    """Ranks 1 to 3 compute each client: one is on the server's node, two on the other; the bits are those of one process."""
+    """Ranks 1 to 3 compute each client: one beside the server, two on the other node; the bits of one process."""
     words = ["stop={updates: 40}", "clock.mode=virtual", "problem.batch_size=12", "problem.micro_batches=6"]
     words += ["problem.clients=4", "ranks_per_client=3"]
     job = mpifl_submit(slurm, tmp_path, JOB, *words, "site.nodes=2", "site.ranks_per_node=2")
