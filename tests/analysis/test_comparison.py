@@ -13,6 +13,7 @@ import pytest
 
 from mpifl.cli import main
 from mpifl.errors import ConfigError
+from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.comparison import CompareOptions, Comparison, compare_files, compare_groups, write_comparison
 from mpifl.tools.analysis.report import report
@@ -128,6 +129,7 @@ def test_the_latex_table_fits_a_page(tmp_path: Path) -> None:
     write_comparison(tmp_path, found)
     assert not [note for note in found.table.notes if "inches wide" in note]
     text = (tmp_path / "compare.tex").read_text()
+    assert latex.number("<0.0001") == "$<$0.0001"
     assert r"\begin{table*}" in text and "verdict" not in text and r"\caption{Test accuracy of each method" in text
     (tmp_path / "paper.tex").write_text(
         r"\documentclass[twocolumn,letterpaper,10pt]{article}\usepackage[margin=0.75in]{geometry}\usepackage{booktabs}"

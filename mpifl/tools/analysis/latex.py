@@ -62,7 +62,13 @@ def number(text: str) -> str:
         return rf"${found['mantissa']} \times 10^{{{int(found['exponent'])}}}$"
 
     plain = NUMBER.sub(written, text)
-    return plain.replace("±", r"$\pm$").replace("–", "--").replace(">", "$>$").replace("inf", r"$\infty$")
+    return (
+        plain.replace("±", r"$\pm$")
+        .replace("–", "--")
+        .replace("<", "$<$")
+        .replace(">", "$>$")
+        .replace("inf", r"$\infty$")
+    )
 
 
 class Style(NamedTuple):

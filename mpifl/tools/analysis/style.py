@@ -109,7 +109,7 @@ def format_axes(ax: Axes) -> None:
     if ax.get_xscale() == "linear":
         from matplotlib.ticker import MaxNLocator
 
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=False))
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
 
 
 def handles(names: Sequence[str]) -> dict[str, Artist]:
