@@ -39,7 +39,10 @@ def write_page(
     names = [key for key in methods if any(row.method == key for row in rows)]
     loss = statistics.scores(rows, "loss", list(scenarios), names)
     time = statistics.scores(rows, "time", list(scenarios), names)
+    missing = [key for key in suite.tier(tier) if key not in have]
     parts = [f"# The arena: {suite.name}, {tier} tier", _about(suite, rows, scenarios, names), _scenarios(scenarios)]
+    if missing:
+        parts.insert(2, f"Not computed here: {', '.join(missing)}.")
     if len(names) > 2 and len(scenarios) > 1:
         test = rank_test(pd.DataFrame(statistics.ranks(loss).mean(axis=2), columns=names))
         problems = pd.DataFrame(np.moveaxis(time, 2, 1).reshape(-1, len(names)), columns=names)
@@ -126,7 +129,14 @@ def _use_when(names: Sequence[str], loss: np.ndarray, scenarios: Mapping[str, Sc
         use = "" if alike else names[best]
         margin = f"{_interval(next_one.difference)} to {names[next_one.method]}" if next_one else ""
         table.append([each.delay, each.split, each.task, use, ", ".join([names[best], *alike]), margin])
-    titles = ["delays", "split", "task", "use", "not distinguishable from the best", "the best is ahead by"]
+    titles = [
+        "delays",
+        "split",
+        "task",
+        "use",
+        "the best, and those that are not distinguishable from it",
+        "the best is ahead by",
+    ]
     text = (
         "A method is named under *use* where the signed-rank test with Holm's correction distinguishes it from every "
         "other. The last column is the mean paired difference of the final training loss, with its 95 % interval."
