@@ -302,7 +302,8 @@ def entries_of(folder: Path) -> list[Entry]:
     files = _run_files(folder)
     known = {entry["file"]: entry for entry in read_index(folder)[1]}
     if not (names := sorted({*files, *known})):
-        raise ConfigError("show", folder, "no run files", "a RUN.h5, or a folder with run files")
+        expected = "a RUN.h5, or a folder with run files"
+        raise ConfigError("show", folder, "no run files", expected, "mpifl sweep computes those of a study")
     found = []
     for name in names:
         stored = known.get(name, {})
