@@ -17,6 +17,7 @@ from mpifl.tools.studies.study import Study, load_study
 from mpifl.tools.studies.sweep import sweep
 from tests.mpi.conftest import MPIFL, Start, launched, until
 from tests.studies.conftest import write
+from tests.studies.test_search import written as searched
 from tests.studies.test_sweep import contents
 
 __all__ = ["write"]
@@ -62,6 +63,17 @@ def test_whole_runs_side_by_side(run: Start, study: Write, tmp_path: Path) -> No
     before = times(tmp_path)
     run(2, *MPIFL, "sweep", "study.yaml", code=0)
     assert times(tmp_path) == before and len(before) == 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("processes", "ranks"), [(3, 1), (4, 3)])
+def test_a_search_makes_the_same_choices_on_any_number_of_ranks(
+    run: Start, tmp_path: Path, processes: int, ranks: int
+) -> None:
+    path = searched(tmp_path)
+    done = run(processes, *MPIFL, "sweep", path.name, f"ranks={ranks}", code=0)
+    assert done.out.splitlines()[-1].endswith("searched: 2 of 8 runs completed, 6 stopped")
+    assert_as_alone(tmp_path)
 
 
 @pytest.mark.long
