@@ -17,6 +17,10 @@ def make_model():
     return get_peft_model(model, LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj", "lm_head"]))
 
 
+def adapter(model):
+    return get_peft_model_state_dict(model, save_embedding_layers=False)
+
+
 class Site:
     """A client whose text counts in steps of 1, 2 or 3: its rows have s = 40."""
 
@@ -36,7 +40,7 @@ class Site:
         trainer = Trainer(self.model, arguments, train_dataset=rows)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-        return get_peft_model_state_dict(self.model), contact.steps
+        return adapter(self.model), contact.steps
 
     def evaluate(self, x):
         set_peft_model_state_dict(self.model, x)
@@ -49,4 +53,4 @@ def clients(number=6):
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):  # else Trainer takes mpirun's ranks for its own
         os.environ.pop(name, None)
     model = make_model()
-    return get_peft_model_state_dict(model), [Site(k, model) for k in range(number)]
+    return adapter(model), [Site(k, model) for k in range(number)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 
-VERSIONS = ((1, 30), (1, 43))  # from the first one on, below the second one
+VERSIONS = ((1, 42), (1, 43))  # from the first one on, below the second one
 
 try:
     import flwr

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -289,3 +291,18 @@ run(Path({str(tmp_path)!r}), "light", own(), {{"algorithm": {{"name": "fedavg"}}
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [("1.50.0", "flwr=1.50.0: mpifl.adapters.flower is for other versions; expected >=1.42,<1.43"),
+     ("", "it is not installed, and mpifl.adapters.flower needs it; pip install 'mpifl[flower]'")],
+)  # fmt: skip
+def test_another_flower_is_refused(version: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flwr = ModuleType("flwr")
+    vars(flwr).update(__version__=version, common=None)
+    monkeypatch.setitem(sys.modules, "flwr", flwr if version else None)
+    monkeypatch.delitem(sys.modules, "mpifl.adapters.flower", raising=False)
+    with pytest.raises(ConfigError) as error:
+        importlib.import_module("mpifl.adapters.flower")
+    assert says in str(error.value)
