@@ -53,7 +53,8 @@ class FedNova(SampledRounds):
             raise ConfigError("tau_eff", self.tau_eff, "normalise: false has no such factor", "mean")
 
     def needs_plain_steps(self) -> str:
-        return "a_i is the weight of gradients in plain steps"
+        """With the default solver a client's own training may take other steps: a_i is their number."""
+        return "" if self.solver == Sgd() else "a_i is the weight of gradients in plain steps"
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
