@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,9 @@ from torch import nn
 
 import mpifl
 from mpifl.errors import ConfigError
-from mpifl.problems import ProblemConfig, load, objective
+from mpifl.problems import HostedClients, ProblemConfig, load, objective
 from mpifl.problems.data import Synthetic
-from mpifl.problems.micro_batches import MicroBatched
+from mpifl.problems.micro_batches import MicroBatched, by_micro_batches
 from mpifl.problems.models import Mlp
 from tests.problems.test_torch import client, rows, small
 
@@ -127,17 +129,10 @@ def test_a_module_that_draws_or_keeps_statistics(part: Callable[[], nn.Module], 
         assert step(size)[-8:-4] == pytest.approx(0.1 * inputs.mean((0, 1)))  # from 0, with momentum 0.1
 
 
-def test_statistics_of_each_client_are_refused(tmp_path: Any) -> None:
-    job = {
-        "name": "local", "seed": 1, "output": str(tmp_path / "local.h5"), "stop": {"updates": 2},
-        "problem": {
-            "data": "digits", "clients": 2, "model": {"name": "resnet", "norm": "batch"}, "batch_size": 8,
-            "micro_batches": 2, "torch": {"buffers": "local"},
-        },
-        "algorithm": "fedavg",
-    }  # fmt: skip
+def test_statistics_of_each_client_are_refused() -> None:
+    one = client(small(nn.BatchNorm1d(4)), *rows(), buffers="local")
     with pytest.raises(ConfigError, match=r"problem\.torch\.buffers=local: a batch is computed in"):
-        mpifl.run(job)
+        by_micro_batches(HostedClients({0: one}), 2)
 
 
 @pytest.mark.parametrize(
@@ -167,3 +162,24 @@ def test_wrong_uses(changes: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         mpifl.load_job(job, *changes)
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_clients_with_training_loops_of_their_own_take_none() -> None:
+    """Their groups share what the loop shares."""
+    problem = {"entry": "tests.mpi.group_problems:sites", "dtype": "float64", "micro_batches": 2}
+    job = {"name": "own", "seed": 1, "stop": {"updates": 2}, "algorithm": "fedavg", "problem": problem}
+    with pytest.raises(ConfigError, match=r"problem\.micro_batches=2: the clients have training loops of their own"):
+        mpifl.run(job)
+
+
+def test_a_study_whose_ranks_form_no_groups_is_refused(tmp_path: Path) -> None:
+    job = {
+        "name": "g", "seed": 1, "stop": {"updates": 2}, "algorithm": "fedavg", "ranks_per_client": 2,
+        "problem": {"data": "digits", "clients": 4, "batch_size": 8, "micro_batches": 2},
+    }  # fmt: skip
+    (tmp_path / "g.yaml").write_text(json.dumps(job))
+    study = {"name": "s", "job": "g.yaml", "axes": {"algorithm.step_size": [0.1, 1]}, "trials": 1, "ranks": 4}
+    (tmp_path / "s.yaml").write_text(json.dumps(study))
+    with pytest.raises(ConfigError, match=r"ranks_per_client=2: .* the other 3 ranks form no groups of 2"):
+        mpifl.load_study(tmp_path / "s.yaml")
+    assert len(mpifl.load_study(tmp_path / "s.yaml", "ranks=5").runs) == 2
