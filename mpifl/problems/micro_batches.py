@@ -68,7 +68,10 @@ class MicroBatched:
 
     def gradient(self, x: Vector, rows: Any = None) -> Vector:
         """The gradient at x, (d,), of the mean loss over `rows`, regulariser included; on the leader."""
-        some = rows if isinstance(rows, np.ndarray) else None  # else all rows
+        every = rows is None or (isinstance(rows, slice) and rows == slice(None))
+        if not every and not (isinstance(rows, np.ndarray) and rows.dtype.kind in "iu"):
+            raise TypeError(f"a batch of type {type(rows).__name__}, not row numbers, has no problem.micro_batches")
+        some = None if every else rows
         self._gradients += 1
         if self._group:
             self._group.begin(self._client, self._round, self._gradients, x, some)

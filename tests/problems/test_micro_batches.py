@@ -80,6 +80,14 @@ def test_the_sum_is_the_gradient_of_the_batch(micro_batches: int) -> None:
     assert [b.tolist() for b in cut.batches(3, 2)] == [b.tolist() for b in f.batches(3, 2)]
 
 
+def test_batches_that_are_no_row_numbers() -> None:
+    """Such as the noise of a step, or the key of a draw: they cannot be cut."""
+    problem, made = whole()
+    for batch in (np.zeros(4), (1, 2), slice(0, 3)):
+        with pytest.raises(TypeError, match=r"not row numbers, has no problem\.micro_batches"):
+            MicroBatched(made(), 0, 2, None).gradient(problem.initial(0), batch)
+
+
 def test_the_tree() -> None:
     """Of 6 pieces: ((0 + 1) + (2 + 3)) + (4 + 5), written out."""
     problem, made = whole()
