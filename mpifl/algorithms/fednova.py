@@ -44,7 +44,7 @@ class FedNova(SampledRounds):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.solver, Sgd | Gd):
-            raise ConfigError("solver", self.solver.name, "a_i is the weight of gradients in plain steps", "sgd or gd")
+            raise ConfigError("solver", self.solver.name, self.needs_plain_steps(), "sgd or gd")
         if self.mu and self.solver.momentum:
             raise ConfigError("mu", self.mu, "a_i is known for mu alone or momentum alone", "0")
         if self.steps and self.local_epochs:
