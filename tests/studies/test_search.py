@@ -250,7 +250,7 @@ def test_a_budget_draws_the_same_combinations_for_each_method(write: Write) -> N
         ("search.etta=3", "search.etta=3: no such key; the nearest is search.eta"),
         ("search=64", "search=64: not valid; expected a section with rule, budget, eta, rungs or null"),
         ("search.budget=0", "search.budget=0: not valid; expected an integer of at least 1"),
-        ("set.stop.plateau={evaluations: 3}", "stop=None: it is divided into rungs by the search"),
+        ("set.stop.plateau={metric: train_loss}", "stop=None: it is divided into rungs by the search"),
         ("select.over=algorithm.mu", "select.over=algorithm.mu: no such axis"),
         ("--part=0/2", "--part=0/2: all runs of a rung of the search are compared; expected 0/1"),
     ],
