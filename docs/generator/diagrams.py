@@ -61,7 +61,11 @@ def packages() -> str:
         [("client", "the worker, its states, the main loop of a client rank")],
         [("transport", "frames, MPI, in process"), ("config", "the job: read, check, describe")],
         [("scheduling", "clocks, delays, availability, schedules of events")],
-        [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
+        [
+            ("algorithms", "one file a method"),
+            ("problems", "data, models, torch, own loops"),
+            ("adapters", "other frameworks"),
+        ],
         [("checkpoint", "records of a snapshot and their files")],
         [("runfile", "tables, writer, reader, lock")],
         [
