@@ -53,7 +53,7 @@ class MicroBatched:
         self._objective, self._client, self._group = objective, client, group
         self._member = group.member if group else 0
         self._micro_batches, self._each = micro_batches, micro_batches // (group.size if group else 1)
-        self._round = self._gradients = 0  # the contact, and the number of gradients in it
+        self._round, self._gradients = -1, 0  # the contact, and the number of gradients in it
 
     def __getattr__(self, name: str) -> Any:
         if name == "descend":  # its steps are along gradients of whole batches

@@ -21,8 +21,8 @@ from tests.mpi.test_virtual import METHODS
 from tests.tiers import long
 from tests.verified import verify_files
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(280)]
-DEADLINE = 130.0
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
+DEADLINE = 250.0
 ROWS = {**DIGITS, "batch_size": 16, "micro_batches": 12}  # 16 rows in 12 pieces of 1 or 2
 TORCH = {**ROWS, "model": {"name": "torch-mlp", "hidden": [8]}, "test_split": 0.2}
 NORM = {**ROWS, "batch_size": 36, "clients": 4, "model": {"name": "resnet", "norm": "batch"}}
@@ -104,7 +104,7 @@ def test_resumed_and_replayed_with_other_groups(folder: Path) -> None:
     """A run is resumed with other ranks a client, and a run in real time replayed on one process and on groups."""
     saved = {**NUMPY["scaffold"], "checkpoint": {"end": True}}
     whole = run_all(folder / "whole", 0, {"s": {**NUMPY["scaffold"], "stop": {"updates": 48}}}, DEADLINE)
-    here = run_all(folder / "part", 5, {}, DEADLINE)
+    (here := folder / "part").mkdir()
     succeed(here, 5, [["run", str(write(here, "s", saved)), "output=s.h5", "ranks_per_client=2"]], DEADLINE)
     succeed(here, 4, [["resume", "s.h5", "stop.updates=36", "ranks_per_client=3"]], DEADLINE)
     succeed(here, 0, [["resume", "s.h5", "stop.updates=48"]], DEADLINE)

@@ -88,6 +88,27 @@ def test_batches_that_are_no_row_numbers() -> None:
             MicroBatched(made(), 0, 2, None).gradient(problem.initial(0), batch)
 
 
+def test_each_member_begins_a_round() -> None:
+    """Round 0 too: what rows draw in a contact belongs to it."""
+
+    class Rounds:
+        samples = 4
+
+        def __init__(self) -> None:
+            self.begun: list[int] = []
+
+        def begin_round(self, round: int) -> None:
+            self.begun.append(round)
+
+        def gradient(self, x: np.ndarray, rows: Any) -> np.ndarray:
+            return np.ones(2)
+
+    members = Members(2, Rounds, 2)
+    for number, round_ in enumerate((0, 0, 1, 3)):
+        members.objectives[1].follow_gradient(round_, number, np.zeros(2), None)
+    assert members.objectives[1].begun == [0, 1, 3]
+
+
 def test_the_tree() -> None:
     """Of 6 pieces: ((0 + 1) + (2 + 3)) + (4 + 5), written out."""
     problem, made = whole()
