@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from mpifl import execution
+from mpifl.cli import main
 from mpifl.config import read
 from mpifl.errors import ConfigError
 from mpifl.problems.models.quadratic import QuadraticProblem
@@ -58,3 +61,24 @@ def test_a_wrong_range_is_refused(spec: object) -> None:
     method = read_method("mine", {"algorithm": {"name": "fedbuff"}, "space": {"server_step": spec}})
     with pytest.raises(ConfigError, match=r"^methods.mine.space.server_step="):
         configurations(load_suite(), "mine", method, 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tier", "large"], "--tier=large: no such tier; expected one of quick, standard"),
+        (["--scenario", "moon"], "--scenario=moon: no such scenario of this tier; expected one of quadratic-slow, "),
+        (["--method", "Mine"], "--method=Mine: no class; expected module:Class, "),
+        (["moon"], "arena=moon: no such argument; expected verify SUBMISSION, or options alone"),
+        (["verify"], "arena verify='': no path; expected a submission: NAME.json"),
+        (["--no-runs", "--scenario", "digits-off"], "it has no run of these scenarios; leave out --no-runs"),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line and exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["arena", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
