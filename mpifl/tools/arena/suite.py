@@ -90,7 +90,7 @@ class Suite(Config):
 
 def stored_table(tier: str) -> Path:
     """The file with the results of the suite's methods that comes with the package."""
-    return FOLDER / f"{tier}.csv"
+    return FOLDER / f"{tier}.csv.gz"
 
 
 def load_suite() -> Suite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import io
 import math
@@ -134,8 +135,9 @@ def write_table(rows: Sequence[Row]) -> str:
 
 
 def read_table(path: Path) -> list[Row]:
-    """The rows of a CSV file. Raises ConfigError where it is no such table."""
-    return parse_table(path, read_text_file(path).decode("utf-8", "replace"))
+    """The rows of a CSV file, which may be compressed by gzip. Raises ConfigError where it is no such table."""
+    content = read_text_file(path)
+    return parse_table(path, (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8", "replace"))
 
 
 def parse_table(path: Path, text: str) -> list[Row]:
