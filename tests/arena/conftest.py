@@ -65,13 +65,13 @@ class Mine(LocalTraining):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the small suite, below the working directory, which has `mine.py`."""
+    """The folder of the small suite, below the working directory, which has `arena_method.py`."""
     here = tmp_path_factory.mktemp("arena")
     folder = here / "suite"
     folder.mkdir()
     for name, text in {"suite.yaml": SUITE, "methods.yaml": METHODS, "small.yaml": JOB}.items():
         (folder / name).write_text(text)
-    (here / "mine.py").write_text(MINE)
+    (here / "arena_method.py").write_text(MINE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suite, "FOLDER", folder)
         patch.chdir(here)

@@ -29,8 +29,8 @@ def results(small: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def submission(results: Path) -> Path:
-    arena(own="mine:Mine", processes=2)
-    return results / "arena-1-quick-mine-Mine.json"
+    arena(own="arena_method:Mine", processes=2)
+    return results / "arena-1-quick-arena_method-Mine.json"
 
 
 def test_a_tier_from_end_to_end(results: Path) -> None:
@@ -65,9 +65,9 @@ def test_local_steps_take_time(results: Path) -> None:
 
 def test_a_submission_is_verified_beside_the_stored_results(submission: Path) -> None:
     page = submission.with_suffix(".md").read_text()
-    assert all(name in page for name in ("mine:Mine", "FedAvg", "ASGD", "FedBuff"))
+    assert all(name in page for name in ("arena_method:Mine", "FedAvg", "ASGD", "FedBuff"))
     line = verify_submission(submission, trust=True, whole=True, processes=2)
-    assert line.endswith("mine:Mine in arena-1, quick tier: rules kept, 4 of 4 runs recomputed to the bit")
+    assert line.endswith("arena_method:Mine in arena-1, quick tier: rules kept, 4 of 4 runs recomputed to the bit")
     with pytest.raises(ConfigError, match=r"its code has to be run .* add --trust"):
         verify_submission(submission)
 
@@ -115,7 +115,7 @@ CHEATS: dict[str, tuple[Change, str]] = {
     "the best of the reporting seeds": (swapped, "it is reported, and the tuning seeds select"),
     "a configuration of its own": (one("tuning", configuration="{}"), "no such configuration"),
     "another horizon, delays or data": (one("tuning", identity="0" * 12), "the hash of its job is 0{12}, that of the"),
-    "another method": (one("tuning", method="FedAvg"), "the method is FedAvg, that of the suite mine"),
+    "another method": (one("tuning", method="FedAvg"), "the method is FedAvg, that of the suite arena_method"),
     "a scenario of its own": (one("tuning", scenario="easy"), "scenario easy is not in the quick tier"),
 }  # fmt: skip
 

@@ -40,7 +40,7 @@ def safetensors_file(run: Run, full: bool, trust: bool, best: bool) -> Iterator[
     metadata = {"mpifl": json.dumps(facts)}  # one entry, since the package writes several in random order
 
     def write(file: BinaryIO) -> None:
-        if run.module_state.entries:  # NumPy does not have all types
+        if full or run.module_state.entries:  # NumPy does not have all types
             import safetensors.torch
 
             from mpifl.problems.torch.state_dict import tensors
