@@ -187,7 +187,7 @@ def unevaluated(problem: Any) -> Any:
     """The problem, with evaluations that take no time; even a job without any evaluates its first and last model."""
     plain = copy.copy(problem)
     metrics = dict.fromkeys(problem.evaluate(problem.initial(0)), float("nan"))
-    plain.evaluate_with_clients = lambda x: (dict(metrics), np.full(problem.clients, np.nan))
+    plain.evaluate_with_clients = lambda x, training=True: (dict(metrics), np.full(problem.clients, np.nan))
     return plain
 
 
