@@ -230,6 +230,8 @@ def restored_torch(job: Job) -> Iterator[None]:
     from mpifl.problems.torch import set_environment
 
     set_environment()  # before torch is imported
+    if device := sys.modules.get("mpifl.problems.torch.device"):
+        device.forget_settings()
     try:
         with warnings.catch_warnings():
             yield

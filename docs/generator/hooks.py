@@ -92,7 +92,8 @@ def _source(path: str) -> str:
             f"- [`{name}`]({name}.md)" if (ROOT / path / name).is_file() else f"- `{name}/`" for name in _children(path)
         ]
         return head + "\n".join(rows) + "\n"
+    if path.endswith((".ipynb", ".gz")):
+        kind = "A notebook" if path.endswith(".ipynb") else "A compressed file"
+        return f"{head}{kind}, in the repository at this path.\n"
     text = (ROOT / path).read_text(encoding="utf-8")
-    if path.endswith(".ipynb"):
-        return head + "A notebook, in the repository at this path.\n"
     return f"{head}``````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text.rstrip()}\n``````\n"

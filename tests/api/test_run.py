@@ -23,6 +23,8 @@ from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.objective import Objective
 from mpifl.problems import loading
+from mpifl.problems.problem import ComputeResources
+from mpifl.problems.settings import Torch
 from mpifl.signals import SIGNALS
 from tests.api.jobs import JOB, REAL
 from tests.mpi.files import differing
@@ -273,9 +275,14 @@ def test_public_names() -> None:
         _ = mpifl.runn
 
 
-def test_torch_is_left_as_it_was(folder: Path) -> None:
+def test_torch_is_left_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where this process has prepared torch before, with another number of threads."""
     torch = pytest.importorskip("torch")
+    from mpifl.problems.torch.device import prepare
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # mpifl then leaves the numbers of threads of other libraries alone
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    prepare(Torch(threads=1, deterministic=before[1], device="cpu"), ComputeResources())
     torch.set_num_threads(2)
     mpifl.run(
         JOB, problem={"data": "digits", "clients": 4, "model": {"name": "torch-mlp"}, "torch": {"threads": 1}},

@@ -60,6 +60,11 @@ def _settings() -> dict[str, Any]:
     }
 
 
+def forget_settings() -> None:
+    """The settings to restore are those at the next `prepare`: one outside a run, as of a test, had others."""
+    _before.clear()
+
+
 def restore_settings() -> None:
     """Undoes what `prepare` has set in this process."""
     if _before:
