@@ -230,14 +230,14 @@ def restored_torch(job: Job) -> Iterator[None]:
     from mpifl.problems.torch import set_environment
 
     set_environment()  # before torch is imported
-    if device := sys.modules.get("mpifl.problems.torch.device"):
-        device.forget_settings()
+    name = "mpifl.problems.torch.device"
+    before = device.settings() if (device := sys.modules.get(name)) else None
     try:
         with warnings.catch_warnings():
             yield
     finally:
-        if device := sys.modules.get("mpifl.problems.torch.device"):
-            device.restore_settings()
+        if device := sys.modules.get(name):
+            device.restore_settings(before or device.SETTINGS_AT_IMPORT)
 
 
 # -- the data of a job -------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Durations, counts and the numbers nearest to one as text, how a sentence begins, and a bar for what takes long."""
+"""Durations, counts and numbers as text, how a sentence begins, and a bar for what takes long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -22,8 +22,13 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number of things: 1 pair, 2 pairs."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """A number of things: 1 pair, 2,000 pairs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def list_numbers(noun: str, numbers: Collection[int]) -> str:
+    """Things by their numbers: rank 1; ranks 1, 2, 5."""
+    return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 def neighbours(number: int, found: Iterable[int]) -> str:

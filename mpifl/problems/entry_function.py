@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.problems.generators import TORCH_SEED, seeded_generators
+from mpifl.problems.generators import IMPORT_SEED, seeded_generators, torch_seed
 from mpifl.problems.settings import ProblemSettings
-from mpifl.rng import stream
 from mpifl.user_code import import_object
 
 DATA_SEED = 0  # of what the function draws for the clients' data: the same on all ranks and for all seeds of a run
@@ -39,7 +38,7 @@ def find(entry: str) -> Callable[..., Any]:
 def call(settings: ProblemSettings, seed: int) -> Any:
     """What the function returns, called with the generators of the process seeded. Raises ConfigError."""
     assert settings.entry is not None
-    with seeded_generators(0, TORCH_SEED):  # of draws at the top level of its file, which may be what imports torch
+    with seeded_generators(0, IMPORT_SEED):  # of draws at the top level of its file, which may be what imports torch
         function, options = find(settings.entry), settings.options or {}
     try:
         signature = inspect.signature(function)
@@ -62,7 +61,7 @@ def _called(settings: ProblemSettings, function: Callable[..., Any], options: Ma
     torch, folder = sys.modules.get("torch"), os.getcwd()
     threads = torch and torch.get_num_threads()
     try:
-        with seeded_generators(seed, int(stream(seed, "init").integers(2**63))):
+        with seeded_generators(seed, torch_seed(seed)):
             made = function(**options)
     except SystemExit as error:  # of a parser of sys.argv, which has mpifl's words
         remedy = "take options as arguments, which problem.options gives, not from the command line"

@@ -12,7 +12,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-TORCH_SEED = 67280421310721  # the seed that torch's generator has when torch has just been imported
+from mpifl.rng import stream
+
+IMPORT_SEED = 67280421310721  # the seed that torch's generator has when torch has just been imported
+
+
+def torch_seed(seed: int) -> int:
+    """The seed of torch's generator where a module of a run with this seed is made or tried."""
+    return int(stream(seed, "init").integers(2**63))
 
 
 @contextmanager

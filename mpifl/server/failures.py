@@ -14,6 +14,7 @@ from mpifl.config.job import Faults
 from mpifl.errors import first_and_last_line
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.reports import FailureReports
+from mpifl.text import format_count
 from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, ServerTransport, describe_clients
 
 log = logging.getLogger(__package__)
@@ -152,5 +153,5 @@ class ClientFailures:
         counts = [f"{states[state]:,} {state}" for state in (LOST, ASIDE) if states[state]]
         notes = [f"of {self._clients.n:,} clients {', '.join(counts)}"] if counts else []
         if self.refusals:
-            notes.append(f"{self.refusals:,} update{'s' if self.refusals > 1 else ''} refused")
+            notes.append(f"{format_count(self.refusals, 'update')} refused")
         return notes

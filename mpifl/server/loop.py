@@ -187,9 +187,9 @@ class ServerLoop:
         """
         if not (self._resumed or self._polls):
             self.start_round()
-        transport, checkpointer, patient = self.transport, self.checkpointer, self.failures.faults.patience is not None
+        checkpointer = self.checkpointer
         self.schedule.alarm = self.algorithm.alarm(self.server)
-        for event in self.schedule.events(transport):
+        for event in self.schedule.events(self.transport):
             kind = event.kind
             if kind == "update":
                 self._update(event)
@@ -215,8 +215,7 @@ class ServerLoop:
                     if end == "interrupted" or self.evaluated < event.time:
                         self.evaluate(event.time)
                     return end == "stopped"
-            if transport.client_failures or patient or (checkpointer and checkpointer.busy):
-                self._after_event(event.time)
+            self._after_event(event.time)
             self.schedule.alarm = self.algorithm.alarm(self.server)
             if end := ending():
                 if checkpointer and (end == "interrupted" or self.schedule.checkpoint_end):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 from mpifl.server.client_table import ASIDE
+from mpifl.text import format_count, list_numbers
 
 log = logging.getLogger(__package__)
 
@@ -56,12 +57,11 @@ class FailureReports:
             return
         clauses = []
         if self._died:
-            s, clients = "s" if len(self._died) > 1 else "", sum(self._died.values())
-            ranks = ", ".join(map(str, sorted(self._died)))
-            clauses.append(f"rank{s} {ranks} died, with {clients:,} client{'' if clients == 1 else 's'}")
+            clients = format_count(sum(self._died.values()), "client")
+            clauses.append(f"{list_numbers('rank', sorted(self._died))} died, with {clients}")
         clauses += self._texts[:1]
         if more := len(self._texts[1:]):
-            clauses.append(f"{more:,} more such event{'s' if more > 1 else ''}")
+            clauses.append(format_count(more, "more such event"))
         log.warning("; ".join(clauses))
         self.waiting, self._next = False, time.perf_counter() + INTERVAL
         self._died, self._texts = {}, []

@@ -31,6 +31,7 @@ from mpifl.server.loop import Ending, ServerLoop
 from mpifl.server.progress import ProgressBar, progress_bar, summary
 from mpifl.server.run_log import RunLog
 from mpifl.signals import SignalRecorder, exit_code, is_from_signal
+from mpifl.text import list_numbers
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.transport.launcher import is_mpi_error
 from mpifl.transport.server_end import ServerTransport
@@ -287,7 +288,7 @@ class Session:
             (status, code, x), why = self._ended, "the ranks, the last checkpoint or an evaluation did not end"
         elif computing:  # the server is between two of its rules
             status, code, x = "interrupted", exit_code(number), self.job.algorithm.model(self.loop.server)
-            why = f"client{'s' if len(computing) > 1 else ''} {', '.join(map(str, computing))} did not end computing"
+            why = f"{list_numbers('client', computing)} did not end computing"
         else:
             status, code, x, why = "interrupted", exit_code(number), None, "the server did not end what it was doing"
         why = f"{why} within faults.grace={self.job.faults.grace:g} s of {name}"

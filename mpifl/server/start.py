@@ -122,7 +122,7 @@ def run_server(
         facts = [compute]
     else:
         resume = payload._asdict() if payload else None
-        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume, job.ranks_per_client)
+        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, layout, resume)
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
@@ -132,7 +132,7 @@ def run_server(
     log_start(job, problem, attrs, f"replay of {replay.path}" if replay else origin)
     handshake.start_ranks()
     transport: ServerTransport
-    transport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
+    transport = in_process if comm is None else _connect_ranks(comm, layout, job, problem, x0)
     session = Session(
         job=job, problem=problem, clients=clients, server=server, schedule=schedule, transport=transport,
         writer=writer, signals=signals, resumed=resumed, end_process=handshake.end_process, contained=contained,
@@ -201,13 +201,12 @@ class Shards(Mapping[int, "Shard"]):
         return i in self._clients
 
 
-def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> ServerTransport:
+def _connect_ranks(comm: MPI.Comm, layout: Layout, job: Job, problem: Problem, x0: np.ndarray) -> ServerTransport:
     """A transport to the clients on the other ranks."""
     from mpifl.transport.mpi_server import MPIServerTransport
 
-    return MPIServerTransport(
-        comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.raw_shard, job.ranks_per_client
-    )
+    vectors = max_vectors(job.algorithm)
+    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, vectors, problem.raw_shard, layout)
 
 
 def _open_run_file(

@@ -30,7 +30,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed, RunResult, host_name
 from mpifl.host_memory import memory_limits
-from mpifl.text import format_duration
+from mpifl.text import format_duration, list_numbers
 from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff, report_times
 from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.launcher import abort_all_ranks
@@ -264,14 +264,13 @@ class Handshake:
 
     def scatter_clients(
         self, meta: dict[str, Any], x0: np.ndarray, clients: int,
-        shard: Callable[[int], Sequence[np.ndarray]], resume: dict[str, Any] | None = None, ranks_per_client: int = 1,
+        shard: Callable[[int], Sequence[np.ndarray]], layout: Layout, resume: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Sends every client's shard to its ranks and waits until all clients are built; returns each rank's facts.
 
         meta, resume: JSON-able. Raises ConfigError for the first rank that fails; the caller then releases all ranks.
         """
         assert self.comm
-        layout = Layout(self.comm.size, ranks_per_client)
         resources = rank_resources(self.gather_hellos())
         common = {"meta": meta, "clients": clients, "resume": resume, "x0": (x0.shape, x0.dtype.str)}
         for rank in range(1, self.comm.size):
@@ -369,15 +368,14 @@ class Handshake:
                 log.info("%s", self._waiting(to, waited))
         replies, self._replies = self._replies, {}
         if self._dead:
-            ranks = ", ".join(map(str, sorted(self._dead)))
             text = "died before this run; a program that has lost ranks has to be started again"
-            raise RunFailed(f"rank{'s' if len(self._dead) > 1 else ''} {ranks} {text}")
+            raise RunFailed(f"{list_numbers('rank', sorted(self._dead))} {text}")
         return [replies[rank] for rank in sorted(replies)]
 
     def _waiting(self, to: str, seconds: float) -> str:
         """What this rank has been waiting for, in a line."""
         ranks = [*self._receives]
-        named = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:MAX_NAMED]))}"
+        named = list_numbers("rank", ranks[:MAX_NAMED])
         assert self.comm
         more = f" and {len(ranks) - MAX_NAMED} more of {self.comm.size}" if len(ranks) > MAX_NAMED else ""
         return f"waiting for {named}{more} to {to} ({format_duration(seconds)})"

@@ -41,10 +41,9 @@ class MPIServerTransport(ServerTransport):
 
     def __init__(
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int,
-        shard: Callable[[int], Sequence[np.ndarray]] = lambda i: [], ranks_per_client: int = 1,
+        shard: Callable[[int], Sequence[np.ndarray]], layout: Layout,
     ) -> None:  # fmt: skip
         """vectors: maximum in a message; shard: the data of a client that moves to another rank."""
-        layout = Layout(comm.size, ranks_per_client)
         super().__init__([layout.home(i) for i in range(clients)], set(layout.leaders))
         self._comm, self._shard = comm, shard
         self._format = FrameFormat(d, dtype, vectors)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.scheduling.schedule import UpdateSource
+from mpifl.text import list_numbers
 from mpifl.transport.client_end import PartStatus
 
 MAX_NAMED = 8  # clients that `describe_clients` names
@@ -97,6 +98,6 @@ def describe_clients(clients: Sequence[int], rank_of: Sequence[int]) -> str:
     """A clause that names clients and their rank: those on the rank of the first, the others counted."""
     rank = rank_of[clients[0]]
     here = [i for i in clients if rank_of[i] == rank]
-    named = ", ".join(map(str, here[:MAX_NAMED])) + (", ..." if len(here) > MAX_NAMED else "")
+    named = list_numbers("client", here[:MAX_NAMED]) + (", ..." if len(here) > MAX_NAMED else "")
     more = f" and {len(clients) - len(here):,} more on other ranks" if len(clients) > len(here) else ""
-    return f"client{'s' if len(here) > 1 else ''} {named} on rank {rank}{more}"
+    return f"{named} on rank {rank}{more}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +22,11 @@ from mpifl.vector_memory import HOST, IncomingVectors, OutgoingVectors, Staged, 
 PAUSE = 1e-4  # s, the longest sleep while a GPU computes
 
 
-def prepare(settings: Torch, resources: ComputeResources) -> tuple[torch.device, dict[str, Any]]:
+def prepare(section: Torch, resources: ComputeResources) -> tuple[torch.device, dict[str, Any]]:
     """Configures torch in this process; its device, and facts for the run file. Raises ConfigError."""
-    device = choose_device(settings.device, resources.local_rank)
-    _before.update(_before or _settings())
-    torch.set_num_threads(settings.threads or resources.cores)
-    torch.use_deterministic_algorithms(bool(settings.deterministic))
+    device = choose_device(section.device, resources.local_rank)
+    torch.set_num_threads(section.threads or resources.cores)
+    torch.use_deterministic_algorithms(bool(section.deterministic))
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     facts = {"device": str(device), "threads": torch.get_num_threads(), "transfers": transfers(device)}
     if device.type == "cuda":
@@ -48,10 +47,8 @@ def prepare_evaluation(settings: Torch, resources: ComputeResources) -> tuple[to
     return device, {**facts, "transfers": "host" if device.type == "cpu" else "copied"}
 
 
-_before: dict[str, Any] = {}  # torch's settings in this process before `prepare` changed them; empty: it has not
-
-
-def _settings() -> dict[str, Any]:
+def settings() -> dict[str, Any]:
+    """The settings of torch in this process that `prepare` changes."""
     return {
         "threads": torch.get_num_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -60,19 +57,15 @@ def _settings() -> dict[str, Any]:
     }
 
 
-def forget_settings() -> None:
-    """The settings to restore are those at the next `prepare`: one outside a run, as of a test, had others."""
-    _before.clear()
+SETTINGS_AT_IMPORT = settings()
 
 
-def restore_settings() -> None:
-    """Undoes what `prepare` has set in this process."""
-    if _before:
-        torch.set_num_threads(_before["threads"])
-        torch.use_deterministic_algorithms(_before["deterministic"])
-        torch.utils.deterministic.fill_uninitialized_memory = _before["fill"]  # type: ignore[attr-defined]
-        torch.backends.cudnn.allow_tf32 = _before["tf32"]
-        _before.clear()
+def restore_settings(before: Mapping[str, Any]) -> None:
+    """Restores what `settings` returned."""
+    torch.set_num_threads(before["threads"])
+    torch.use_deterministic_algorithms(before["deterministic"])
+    torch.utils.deterministic.fill_uninitialized_memory = before["fill"]  # type: ignore[attr-defined]
+    torch.backends.cudnn.allow_tf32 = before["tf32"]
 
 
 def choose_device(name: str, local: int) -> torch.device:

@@ -69,7 +69,7 @@ def measured(suite: Suite, scenario: Scenario, study: Study, index: Index) -> It
         role = "tuning" if run.seed in suite.tuning_seeds else "reporting"
         if role == "reporting" and entry:
             reported.add(run.labels["method"])
-        if entry is None or entry.status not in ("completed", "failed"):
+        if entry is None or not index.has_ended(run):
             continue
         start = (scenario.name, str(run.labels["method"]), str(run.labels["algorithm"]), run.seed, role)
         if entry.status == "failed":
@@ -77,8 +77,7 @@ def measured(suite: Suite, scenario: Scenario, study: Study, index: Index) -> It
         else:
             with open_run(run.path) as file:
                 yield _measured(start, run.identity, file, scenario.target)
-    decided = all(index.entries[run.identity].status in ("completed", "failed") for run in study.runs
-                  if run.seed in suite.tuning_seeds)  # fmt: skip
+    decided = all(index.has_ended(run) for run in study.runs if run.seed in suite.tuning_seeds)
     for method in dict.fromkeys(str(run.labels["method"]) for run in study.runs) if decided else ():
         if method not in reported:  # every configuration failed or diverged
             for seed in suite.reporting_seeds:
