@@ -1,10 +1,9 @@
 """Time and memory of simulated clients against their number, and AREA's Table 3 row beside a loop by hand.
 
-    python benchmarks/scale.py [--most 1000000] [--repeats 5] [--pairs 9] [--out docs/results]
+    python benchmarks/scale.py [--most 1000000] [--repeats 3] [--out docs/results]
 
-Writes scale.md and scale.png. Each number of clients is a process of its own; those of a problem take turns of
-`TURN` seconds, so that a machine that is faster at one time than at another is so for all of them; likewise the
-programs of the row. `make bench` runs it.
+Writes scale.md and scale.png. Each measurement is a process of its own; a ratio is that of two of one repeat, which
+follow each other. `make bench` runs it.
 """
 
 from __future__ import annotations
@@ -13,16 +12,12 @@ import argparse
 import copy
 import heapq
 import json
-import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,14 +34,9 @@ from mpifl.host_memory import resident_bytes
 PATHS = ROOT, ROOT / "benchmarks"  # from which other processes import
 TOUCHED = 4 << 30  # bytes: more than the largest run takes
 UPDATES, WARM = 150_000, 30_000  # of a run, and those that are not timed: the first evaluation runs during these
-TURN = 0.05  # s
-PROBLEMS: dict[str, dict[str, Any]] = {
-    "quadratics, d = 10": {"model": {"name": "quadratic", "dim": 10}},
-    "logistic regression, d = 8": {
-        "model": {"name": "logistic"}, "data": {"name": "fedpd-synthetic", "dim": 4, "samples": 2}, "batch_size": 1,
-    },
-}  # fmt: skip
-COLUMNS = ("problem", "clients", "set-up, s", "us an update", "lowest to highest", "memory, MB", "bytes a client")
+PROBLEM = {"model": {"name": "quadratic", "dim": 10}}
+SIZES = 100, 1000, 10_000, 100_000, 1_000_000
+COLUMNS = ("clients", "set-up, s", "us an update", "lowest to highest", "memory, MB", "bytes a client")
 TARGET_TIME, TARGET_HAND = 2.0, 1.5
 
 PAGE = """# Simulated clients
@@ -62,12 +52,12 @@ What an update costs under the virtual clock by the number of clients, and how m
 
 {sentence}
 
-AREA, exponential contact times, {updates:,} updates in one process, of which the first {warm:,} are not timed; no
-evaluations between the first and the last. Times are CPU time of the process, medians of {repeats} runs. While they
-are timed the processes of a problem take turns of {turn:.0f} ms; a factor is the median of those of the runs. Memory is
-the peak of the run minus what the process had before it. Bytes a client are that memory minus that of the smallest run,
-divided by the number of clients: data, states, messages in flight and bookkeeping. Before the runs another process
-writes to {touched} GB, so that a virtual machine has the memory.
+AREA on quadratics with 10 parameters, exponential contact times, {updates:,} updates in one process, of which the first
+{warm:,} are not timed; no evaluations between the first and the last. Times are CPU time of the process, medians of
+{repeats} runs; a factor is the median of those of the repeats. Memory is the peak of the run minus what the process had
+before it. Bytes a client are that memory minus that of the smallest run, divided by the number of clients: data,
+states, messages in flight and bookkeeping. Before the runs another process writes to {touched} GB, so that a virtual
+machine has the memory.
 [Many clients](../guides/many-clients.md) has the estimate of memory before a run.
 
 ## Beside a loop by hand
@@ -85,18 +75,10 @@ class Timed(Area):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         super().receive(server, i, update, staleness)
         if server.k in (2 * WARM - 1, 2 * UPDATES - 1):  # k counts uploads and aggregations
-            if not self.marks:
-                await_turn()
             self.marks.append(time.process_time())
 
 
-def await_turn() -> None:
-    """Tells `take_turns` that this process is about to be timed, and waits until all are."""
-    print("ready", flush=True)
-    sys.stdin.readline()
-
-
-def measure(problem: str, clients: int) -> dict[str, Any]:
+def measure(clients: int) -> dict[str, Any]:
     """Runs one job in this process."""
     from mpifl import load_job
     from mpifl.server.start import run_server
@@ -105,7 +87,7 @@ def measure(problem: str, clients: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         job = load_job(
             {
-                "name": "scale", "seed": 0, "problem": {**PROBLEMS[problem], "clients": clients},
+                "name": "scale", "seed": 0, "problem": {**PROBLEM, "clients": clients},
                 "algorithm": {"name": "scale:Timed", "step_size": 0.1, "step_weights": "one"},
                 "clock": {"mode": "virtual", "delay": {"name": "exponential", "rate": 1.0}},
                 "stop": {"updates": UPDATES}, "evaluate": {"updates": 10**9}, "log_interval": None,
@@ -119,14 +101,13 @@ def measure(problem: str, clients: int) -> dict[str, Any]:
     peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
     each = (last - first) / (UPDATES - WARM)
     return {
-        "problem": problem, "clients": clients, "update_us": 1e6 * each, "peak": peak - base,
+        "clients": clients, "update_us": 1e6 * each, "peak": peak - base,
         "setup_s": max(0.0, first - begin - WARM * each),
     }  # fmt: skip
 
 
 # -- AREA's row of Table 3 ---------------------------------------------------------------------------------------------
 STOP, RATE, EVERY, BATCH, ALPHA = 15.0, 10.0, 4, 32, 100.0
-ROW_TURN = 0.6  # s; a process that continues has cold caches at first
 MPIFL, BY_HAND = ROW = "mpifl", "by hand"
 
 
@@ -140,7 +121,6 @@ def by_hand(problem: Any, seed: int) -> tuple[float, int, np.ndarray]:
     x = problem.initial(seed)
     l2 = x.dtype.type(1e-3)
     hot = [np.eye(classes, dtype=x.dtype)[y] for _, y in shards]
-    await_turn()
     begin = time.process_time()
     y, u, version_x, rounds = [x] * n, np.zeros_like(x), [x] * n, [0] * n
     draws = [stream(seed, "delay", i, 0).exponential(1 / RATE, 64).tolist() for i in range(n)]
@@ -207,7 +187,7 @@ def table_3_job(folder: str) -> Any:
     )  # fmt: skip
 
 
-def table_3_row(program: str, _: int) -> dict[str, Any]:
+def table_3_row(program: str) -> dict[str, Any]:
     """CPU time of the row in mpifl or in the loop by hand, which ends with the same model, after one run of mpifl."""
     import mpifl
     from mpifl.execution import _one_thread
@@ -229,7 +209,6 @@ def table_3_row(program: str, _: int) -> dict[str, Any]:
         run = ServerLoop.run
 
         def timed(self: ServerLoop, *args: Any) -> bool:
-            await_turn()
             begin = time.process_time()
             result = run(self, *args)
             found["cpu"] = time.process_time() - begin
@@ -241,8 +220,8 @@ def table_3_row(program: str, _: int) -> dict[str, Any]:
 
 
 def compare(repeats: int) -> dict[str, Any]:
-    """The row's programs, which take turns: medians of their CPU times, and the ratios of the pairs."""
-    pairs = [take_turns([(name, 0) for name in ROW], ROW_TURN) for _ in range(repeats)]
+    """Medians of the CPU times of the row's programs, and the ratios of the pairs."""
+    pairs = [[child(name) for name in ROW] for _ in range(repeats)]
     ratios = [ours["cpu"] / hand["cpu"] for ours, hand in pairs]
     hand = pairs[0][1]
     return {
@@ -254,20 +233,14 @@ def compare(repeats: int) -> dict[str, Any]:
 
 
 def sentence(rows: list[dict[str, Any]]) -> str:
-    parts = []
-    for problem in PROBLEMS:
-        own = {r["clients"]: r for r in rows if r["problem"] == problem}
-        times = {n: r["update_us"] for n, r in own.items()}
-        few, many = min(times), max(times)
-        ratios = [b / a for a, b in zip(own[few]["times"], own[many]["times"], strict=True)]
-        ends, extremes = statistics.median(ratios), max(times.values()) / min(times.values())
-        parts.append(
-            f"{problem}: an update takes {times[few]:.0f} us with {few:,} clients and {times[many]:.0f} us with "
-            f"{many:,}, a factor of {ends:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-            f"{_reached(ends, TARGET_TIME)} the target of {TARGET_TIME}. Over all numbers of clients the largest "
-            f"median is {extremes:.2f} times the smallest, {_reached(extremes, TARGET_TIME)} {TARGET_TIME}."
-        )
-    return "\n".join(f"- {part}" for part in parts)
+    few, many = rows[0], rows[-1]
+    ratios = [b / a for a, b in zip(few["times"], many["times"], strict=True)]
+    factor = statistics.median(ratios)
+    return (
+        f"An update takes {few['update_us']:.0f} us with {few['clients']:,} clients and {many['update_us']:.0f} us "
+        f"with {many['clients']:,}, a factor of {factor:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
+        f"{_reached(factor, TARGET_TIME)} the target of {TARGET_TIME}."
+    )
 
 
 def _reached(ratio: float, target: float) -> str:
@@ -293,17 +266,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
-    for problem, style in zip(PROBLEMS, ("o-", "s--"), strict=True):
-        own = [r for r in rows if r["problem"] == problem]
-        n = [r["clients"] for r in own]
-        left.plot(n, [r["update_us"] for r in own], style, label=problem)
-        right.plot(n, [r["peak"] / 1e6 for r in own], style, label=problem)
+    n = [r["clients"] for r in rows]
+    left.plot(n, [r["update_us"] for r in rows], "o-")
+    right.plot(n, [r["peak"] / 1e6 for r in rows], "o-")
     left.set(xscale="log", xlabel="clients", ylabel="CPU time of an update (us)")
     left.set_ylim(bottom=0)
     right.set(xscale="log", yscale="log", xlabel="clients", ylabel="peak memory of the run (MB)")
     for axes in (left, right):
         axes.grid(alpha=0.3, which="both")
-    left.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
@@ -311,40 +281,33 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=1_000_000, help="clients")
-    parser.add_argument("--repeats", type=int, default=7, help="runs of each number of clients")
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each measurement")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child:
-        name, count = args.child
-        print(json.dumps((table_3_row if name in ROW else measure)(name, int(count))))
+    if name := args.child:
+        print(json.dumps(table_3_row(name) if name in ROW else measure(int(name))))
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     facts = machine()
     touch_memory(TOUCHED)
-    sizes = [n for n in (100, 1000, 10_000, 100_000, 1_000_000) if n <= args.most]
-    found: dict[tuple[str, int], list[Any]] = defaultdict(list)
-    for _ in range(args.repeats):
-        for group in [[(problem, n) for n in sizes] for problem in PROBLEMS]:
-            for run, value in zip(group, take_turns(group), strict=True):
-                found[run].append(value)
-    rows = [medians(each) for each in found.values()]
-    least = {p: min(r["peak"] for r in rows if r["problem"] == p) for p in PROBLEMS}
+    sizes = [n for n in SIZES if n <= args.most]
+    found = [[child(n) for n in sizes] for _ in range(args.repeats)]
+    rows = [medians(runs) for runs in zip(*found, strict=True)]
     cells = [
-        (r["problem"], f"{r['clients']:,}", f"{r['setup_s']:.1f}", f"{r['update_us']:.0f}",
-         f"{r['low']:.0f} to {r['high']:.0f}", f"{r['peak'] / 1e6:,.0f}",
-         f"{(r['peak'] - least[r['problem']]) / r['clients']:,.0f}" if r["clients"] >= 10_000 else "")
+        (f"{r['clients']:,}", f"{r['setup_s']:.1f}", f"{r['update_us']:.0f}", f"{r['low']:.0f} to {r['high']:.0f}",
+         f"{r['peak'] / 1e6:,.0f}",
+         f"{(r['peak'] - rows[0]['peak']) / r['clients']:,.0f}" if r["clients"] >= 10_000 else "")
         for r in rows
     ]  # fmt: skip
-    table = "\n".join([f"| {' | '.join(c)} |" for c in [COLUMNS, ("---", *["--:"] * 6), *cells]])
+    table = "\n".join([f"| {' | '.join(c)} |" for c in [COLUMNS, ["--:"] * 6, *cells]])
     try:
-        hand = hand_text(compare(args.pairs))
+        hand = hand_text(compare(args.repeats))
     except subprocess.CalledProcessError:
         hand = hand_text(None)
     page = PAGE.format(
         machine=facts, table=table, sentence=sentence(rows), hand=hand, updates=UPDATES,
-        warm=WARM, repeats=args.repeats, touched=TOUCHED >> 30, turn=1000 * TURN,
+        warm=WARM, repeats=args.repeats, touched=TOUCHED >> 30,
     )  # fmt: skip
     (args.out / "scale.md").write_text(page)
     draw(rows, args.out / "scale.png")
@@ -356,54 +319,14 @@ def medians(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The medians of the numbers of several runs, and the lowest and highest time of an update."""
     times = [run["update_us"] for run in runs]
     middle = {key: statistics.median(run[key] for run in runs) for key in ("update_us", "setup_s", "peak")}
-    return {
-        "problem": runs[0]["problem"],
-        "clients": runs[0]["clients"],
-        **middle,
-        "times": times,
-        "low": min(times),
-        "high": max(times),
-    }
+    return {"clients": runs[0]["clients"], **middle, "times": times, "low": min(times), "high": max(times)}
 
 
-def child(name: str, count: int) -> subprocess.Popen[str]:
-    """Starts a process that measures a problem with so many clients, or a program of the row."""
-    words = [sys.executable, __file__, "--child", name, str(count)]
-    return subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=one_thread_environment(*PATHS),
-        start_new_session=True,
-    )  # fmt: skip
-
-
-def result(process: subprocess.Popen[str]) -> Any:
-    """What a child has printed. Raises CalledProcessError where it failed."""
-    out, _ = process.communicate()
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, process.args)
-    return json.loads(out.splitlines()[-1])
-
-
-def take_turns(runs: Sequence[tuple[str, int]], turn: float = TURN) -> list[Any]:
-    """The results of these children, which are set up one after the other, and then run in turn for `turn` seconds."""
-    processes: list[subprocess.Popen[str]] = []
-    try:
-        for name, count in runs:
-            processes.append(process := child(name, count))
-            assert process.stdin and process.stdout
-            if not process.stdout.readline():  # it is not ready: it has failed
-                result(process)
-            os.killpg(process.pid, signal.SIGSTOP)
-            print(file=process.stdin, flush=True)
-        while running := [process for process in processes if process.poll() is None]:
-            for process in running:
-                os.killpg(process.pid, signal.SIGCONT)
-                time.sleep(turn)
-                os.killpg(process.pid, signal.SIGSTOP)
-        return [result(process) for process in processes]
-    finally:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+def child(name: object) -> Any:
+    """What a process measures: this number of clients, or a program of the row. Raises CalledProcessError."""
+    words = [sys.executable, __file__, "--child", str(name)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=one_thread_environment(*PATHS), check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":
