@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,8 +28,17 @@ class ClientIncident(NamedTuple):
     version: int  # number of aggregations before it
 
 
+class Evaluation(NamedTuple):
+    """An evaluation, and its place in the order of events."""
+
+    time: float  # s of the run's clock
+    updates: int  # number of updates before it
+    version: int  # number of aggregations before it
+    late_by: float  # s
+
+
 class ReplaySchedule(Schedule):
-    """Repeats recorded events in their order; the times are those that were recorded."""
+    """Repeats recorded events in their order, once; the times are those that were recorded."""
 
     deterministic = is_replay = True
 
@@ -36,16 +46,17 @@ class ReplaySchedule(Schedule):
         self,
         updates: Sequence[tuple[float, int, float, float, float]],  # (time, client, compute, exchange, waited)
         aggregations: Sequence[tuple[float, int]],  # (time, updates before)
-        evaluations: Sequence[tuple[float, int, int, float]],  # (time, updates before, aggregations before, age)
+        evaluations: Sequence[tuple[float, int, int, float]],  # the fields of `Evaluation`
         timed: bool,  # aggregations were due by a clock, not with an update
         incidents: Sequence[ClientIncident] = (),
         timeline: Timeline | None = None,
         progress: LocalProgress | None = None,
     ) -> None:
         super().__init__(timeline, progress)
-        self._updates, self._timed, self._incidents = updates, timed, incidents
-        self._aggregations, self._evaluations = aggregations, evaluations
-        self._aggregated = 0
+        self._updates, self._timed, self._version = updates, timed, 0
+        # What has not been repeated, in its order.
+        self._aggregations, self._incidents = deque(aggregations), deque(incidents)
+        self._evaluations = deque(Evaluation(*row) for row in evaluations)
         self._due = False  # whether the last update triggered an aggregation
 
     @classmethod
@@ -68,65 +79,67 @@ class ReplaySchedule(Schedule):
             progress,
         )
 
+    def _aggregation_follows(self, updates: int) -> bool:
+        """Whether the next aggregation is the one after this many updates."""
+        return bool(self._aggregations) and self._aggregations[0][1] == updates
+
+    def _follows(self, rows: Sequence[Evaluation | ClientIncident], updates: int) -> bool:
+        """Whether the next of these comes after this many updates and before the next aggregation."""
+        return bool(rows) and (rows[0].updates, rows[0].version) == (updates, self._version)
+
     def aggregates(self, ready: bool | None) -> bool:
         due = self._due and ready is not False  # else the recorded aggregation came later, by an alarm
-        self._aggregated += due
+        if due:
+            self._next_aggregation()
         return due
+
+    def _next_aggregation(self) -> float:
+        """The time of the next aggregation, which takes place now."""
+        self._version += 1
+        return self._aggregations.popleft()[0]
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The recorded events in order. Raises RunFailed where a client does not answer as it did."""
-        self._aggregated = evaluated = failed = 0
-
-        def after(k: int) -> int:
-            """The updates before the k-th aggregation; -1 where there are no more."""
-            return self._aggregations[k][1] if k < len(self._aggregations) else -1
-
-        def evaluation(updates: int) -> tuple[float, int, int, float] | None:
-            """The evaluation after this many updates and before the next aggregation."""
-            found = self._evaluations[evaluated] if evaluated < len(self._evaluations) else None
-            return found if found and found[1:3] == (updates, self._aggregated) else None
-
-        def incident(updates: int) -> ClientIncident | None:
-            """The refusal or loss after this many updates and before the next aggregation."""
-            found = self._incidents[failed] if failed < len(self._incidents) else None
-            return found if found and (found.updates, found.version) == (updates, self._aggregated) else None
-
-        def between(updates: int) -> Iterator[Event]:
-            """The events between this many updates and the next one."""
-            nonlocal evaluated, failed
-            while True:
-                if due := evaluation(updates):
-                    evaluated += 1
-                    yield Event("evaluate", due[0], late_by=due[3])
-                elif (found := incident(updates)) and self.polls and self.alarm <= found.time:
-                    yield Event("poll", self.alarm)
-                elif found:
-                    failed += 1
-                    refused = self._receive(source, found.client) if found.kind == "refused" else None
-                    yield Event(found.kind, found.time, found.client, refused, text=found.text)
-                elif after(self._aggregated) == updates:
-                    self._aggregated += 1
-                    yield Event("aggregate", self._aggregations[self._aggregated - 1][0])
-                else:
-                    return
-
-        yield from between(0)
+        left: dict[str, Sequence[object]] = {
+            "aggregation": self._aggregations,
+            "evaluation": self._evaluations,
+            "incident": self._incidents,
+        }
+        counts = {what: len(rows) for what, rows in left.items()}
+        yield from self._between(source, 0)
         for count, (time, client, compute, exchange, waited) in enumerate(self._updates, 1):
-            separate = self._timed or evaluation(count) or incident(count)  # an event precedes the aggregation
-            self._due = after(self._aggregated) == count and not separate
+            # An event between an update and its aggregation makes that an event of its own.
+            separate = self._timed or self._follows(self._evaluations, count) or self._follows(self._incidents, count)
+            self._due = self._aggregation_follows(count) and not separate
             if self.polls and self.alarm < inf:
                 yield Event("poll", self.alarm)
             update = self._receive(source, client)
             update = update._replace(compute=compute, exchange=exchange, time=time, waited=waited)
             yield Event("update", time, client, update)
-            yield from between(count)
-        for what, done, rows in (
-            ("aggregation", self._aggregated, self._aggregations),
-            ("evaluation", evaluated, self._evaluations),
-            ("incident", failed, self._incidents),
-        ):
-            if done < len(rows):
-                raise RunFailed(f"the recorded events contradict each other: {what} {done + 1} has no place among them")
+            yield from self._between(source, count)
+        for what, rows in left.items():
+            if rows:
+                number = counts[what] - len(rows) + 1
+                raise RunFailed(f"the recorded events contradict each other: {what} {number} has no place among them")
+
+    def _between(self, source: UpdateSource, updates: int) -> Iterator[Event]:
+        """The events between this many updates and the next one."""
+        while True:
+            if self._follows(self._evaluations, updates):
+                evaluation = self._evaluations.popleft()
+                yield Event("evaluate", evaluation.time, late_by=evaluation.late_by)
+            elif self._follows(self._incidents, updates):
+                incident = self._incidents[0]
+                if self.polls and self.alarm <= incident.time:
+                    yield Event("poll", self.alarm)
+                    continue
+                self._incidents.popleft()
+                refused = self._receive(source, incident.client) if incident.kind == "refused" else None
+                yield Event(incident.kind, incident.time, incident.client, refused, text=incident.text)
+            elif self._aggregation_follows(updates):
+                yield Event("aggregate", self._next_aggregation())
+            else:
+                return
 
     @staticmethod
     def _receive(source: UpdateSource, i: int) -> Update:
