@@ -310,9 +310,10 @@ def _trial_note(job: Job, problem: Problem) -> str:
     from mpifl.problems.problem import ComputeResources
 
     with execution.restored_torch(job):
-        settings, first = job.problem.settings, {0: problem.shard(0)}
-        facts = host(job.problem.model, settings, problem.meta, first, job.seed, ComputeResources()).facts
-    return describe_trial(facts)
+        model, settings, first = job.problem.model, job.problem.settings, {0: problem.shard(0)}
+        own = ComputeResources()
+        hosted = host(model, settings, problem.meta, first, job.seed, own, patience=job.faults.patience)
+    return describe_trial(hosted.facts)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: Ran
     resources = ComputeResources(*setup.resources)
     model, settings = job.problem.model, job.problem.settings
     scaled = {i: model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
-    return host(model, settings, setup.meta, scaled, job.seed, resources, group)
+    return host(model, settings, setup.meta, scaled, job.seed, resources, group, job.faults.patience)
 
 
 def _follow(job: Job, setup: ClientSetup, hosted: HostedClients, group: RankGroup) -> None:

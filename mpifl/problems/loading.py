@@ -78,16 +78,18 @@ def host(
     seed: int,
     resources: ComputeResources,
     group: Group | None = None,
+    patience: float | None = None,
 ) -> HostedClients:
     """The clients of one rank, from their shards and `Problem.meta`; on any rank. Raises ConfigError.
 
     group: the ranks that compute these clients together; None: this one alone.
+    patience: s that a contact which is tried may take; None: any time.
     """
     if meta.get("own_training"):
         import mpifl.problems.torch  # noqa: F401 - as in `_load`
         from mpifl.problems.own_training import host_own
 
-        hosted = host_own(settings, meta, list(shards), seed, resources, alone=group is None)
+        hosted = host_own(settings, meta, list(shards), seed, resources, group is None, patience)
         if group is None:
             return hosted
         from mpifl.problems.group_training import by_groups

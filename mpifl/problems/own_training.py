@@ -14,11 +14,14 @@ computed by clients of rank 0 that never train.
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from math import isnan, nan, prod
+from math import ceil, isnan, nan, prod
 from operator import index
 from typing import Any, NamedTuple
 
@@ -32,9 +35,12 @@ from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Prob
 from mpifl.problems.settings import ProblemSettings, Torch
 from mpifl.rng import stream
 
+log = logging.getLogger(__package__)
+
 MEANS = ("train_loss", "test_loss", "test_accuracy")  # what `evaluate` may return, and `rows`: of the test rows
 OPTIONS = ("batch_size", "drop_last", "l2", "test_split", "validation_split", "evaluation_rows")  # of other problems
 LONG = 10.0  # s, the longest contact that is tried twice
+QUIET = 10.0  # s, the longest time without a line while something is tried
 SCALAR = ".scalar"  # end of the name of a NumPy number in a saved state: it does not round as Python's numbers do
 
 
@@ -250,17 +256,25 @@ class OwnObjective:
         """Whether a contact may be tried before the run."""
         return bool(getattr(self._own, "trial", True))
 
-    def try_contact(self) -> bool | None:
-        """Trains for one step from x0, twice: whether both give the same bits. None: the first has taken too long."""
+    def try_contact(self, patience: float | None) -> bool | None:
+        """Trains for one step from x0, twice: whether both give the same bits. None: the first has taken too long.
+
+        Raises ReturnError where one takes longer than `patience` s.
+        """
+
+        def fit() -> tuple[np.ndarray, int]:
+            with _watched(f"fit of client {self._i}", patience):
+                return self.fit(self._form.x0, 0, 1, 1, 0.01, NO_TERM)
+
         saved, begin = self.save(), time.perf_counter()
-        y, steps = self.fit(self._form.x0, 0, 1, 1, 0.01, NO_TERM)
+        y, steps = fit()
         if not np.isfinite(y).all():
             raise ReturnError(f"client {self._i}: fit returned a y that is not finite")
         if time.perf_counter() - begin > LONG:
             return None
         self.save()  # tried as well
         self.load(saved)
-        again = self.fit(self._form.x0, 0, 1, 1, 0.01, NO_TERM)
+        again = fit()
         return (y.tobytes(), steps) == (again[0].tobytes(), again[1])
 
 
@@ -285,6 +299,32 @@ def _one_line(settings: ProblemSettings, remedy: str) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         raise entry_error(settings, _reason(error, 0), remedy=remedy) from error
+
+
+@contextmanager
+def _watched(what: str, patience: float | None = None) -> Iterator[None]:
+    """Logs now and then that `what` is still tried in the block, and raises ReturnError there after `patience` s.
+
+    A timer's signal does both. Python handles it in the main thread, between two operations of the interpreter.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    begin = time.perf_counter()
+
+    def on_alarm(*_: object) -> None:
+        waited = time.perf_counter() - begin
+        if patience and waited >= patience:
+            raise ReturnError(f"{what} has not returned after faults.patience={patience:g} s")
+        log.info("own training: %s is tried before the run, for %.0f s so far", what, waited)
+
+    interval = patience / ceil(patience / QUIET) if patience else QUIET
+    before, timer = signal.signal(signal.SIGALRM, on_alarm), signal.setitimer(signal.ITIMER_REAL, interval, interval)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
 def _reason(error: BaseException, i: int) -> str:
@@ -325,7 +365,8 @@ class OwnTraining(Problem):
         self._measured = [OwnObjective(own, self._form, self.meta, i, 0) for i, own in enumerate(every) if measured]
         with _one_line(settings, "its evaluate is tried before the run"):
             for objective in self._measured[:1]:
-                objective.means(self._form.x0)
+                with _watched("evaluate of client 0"):
+                    objective.means(self._form.x0)
 
     def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
         return _prepare_torch(self._settings.torch, resources, evaluation=True)
@@ -390,11 +431,11 @@ def _checked_client(settings: ProblemSettings, own: Any, i: int) -> Any:
 
 def host_own(
     settings: ProblemSettings, meta: Mapping[str, Any], clients: Sequence[int], seed: int, resources: ComputeResources,
-    alone: bool = True,
+    alone: bool = True, patience: float | None = None,
 ) -> HostedClients:  # fmt: skip
     """A rank's clients. Tries a contact of client 0 where it is among them. Raises ConfigError.
 
-    alone: whether no other rank trains them.
+    alone: whether no other rank trains them. patience: s that the contact may take.
     """
 
     def build(numbers: Sequence[int]) -> dict[int, OwnObjective]:
@@ -409,7 +450,7 @@ def host_own(
     facts = dict(_prepare_torch(settings.torch, resources))
     if alone and 0 in objectives and objectives[0].wants_trial:
         with _one_line(settings, "its fit is tried before the run, unless its class has trial = False"):
-            facts["repeats"] = objectives[0].try_contact()
+            facts["repeats"] = objectives[0].try_contact(patience)
         objectives = build(clients)  # what the trial has left in the client does not enter the run
     return HostedClients(objectives, facts)
 

@@ -170,7 +170,8 @@ def _host_in_process(
     from mpifl.problems.loading import host
     from mpifl.runfile.checkpoint_folder import folder_of
 
-    hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
+    model, settings, patience = job.problem.model, job.problem.settings, job.faults.patience
+    hosted = host(model, settings, problem.meta, Shards(problem), job.seed, resources, patience=patience)
     worker = Worker(
         job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, norm=job.faults.norm,
         limit=job.memory.client_states, folder=job.states_folder,

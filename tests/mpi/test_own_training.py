@@ -76,10 +76,11 @@ def test_every_mistake_is_one_line_before_the_run(tmp_path: Path) -> None:
         "trial:length": "rank 1: client 0: fit returned a y that is float32 of shape (2,), not float32 of shape (3,)",
         "trial:raises": "rank 1: client 0: KeyError:",
         "trial:saves text": "rank 1: client 0: save returned name, which is str, not an array or a number",
+        "trial:hangs": "rank 1: fit of client 0 has not returned after faults.patience=2 s",
         "evaluates to text": "client 0: evaluate returned train_loss='low', not a number",
         "no fit": "client 0 is a Lacking without a method fit",
     }
-    write(tmp_path, "wrong", WRONG)
+    write(tmp_path, "wrong", {**WRONG, "faults": {"patience": 2}})
     commands = [["run", "wrong.yaml", f"problem.options={{case: '{case}'}}"] for case in cases]
     commands.append(["run", "wrong.yaml", "algorithm.name=scaffold", "algorithm.trigger=null"])
     replies = in_one_job(tmp_path, 3, commands, deadline=120)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -237,6 +239,25 @@ def test_a_mistake_is_one_line_before_the_run(tmp_path: Path, case: str, says: s
         run(tmp_path, "wrong", {**WRONG, "options": {"case": case}}, BUFFERED)
     assert says in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "wrong.h5").exists()
+
+
+def test_a_fit_that_hangs_when_it_is_tried_ends_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one line after `faults.patience`; until then, and without it for ever, a line every 10 s names it.
+
+    A wait of 0.25 s with a line at least every 0.1 s has two lines.
+    """
+    monkeypatch.setattr("mpifl.problems.own_training.QUIET", 0.1)
+    caplog.set_level("INFO", "mpifl")
+    before, begin = signal.getsignal(signal.SIGALRM), time.perf_counter()
+    with pytest.raises(ConfigError) as error:
+        given = {**WRONG, "options": {"case": "trial:hangs"}}
+        run(tmp_path, "wrong", given, BUFFERED, faults={"patience": 0.25})
+    assert "fit of client 0 has not returned after faults.patience=0.25 s" in str(error.value)
+    lines = [text for text in caplog.messages if "fit of client 0 is tried before the run, for " in text]
+    assert len(lines) == 2 and time.perf_counter() - begin < 5
+    assert signal.getsignal(signal.SIGALRM) is before and not (tmp_path / "wrong.h5").exists()
 
 
 RAISES = [("raises", 'KeyError: "of the user\'s own"'), ("exits", "SystemExit: 4")]
