@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from mpifl.cli import main
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.trials import Group, Trial
 from mpifl.tools.studies import follow
-from mpifl.tools.studies.index import INDEX
 from mpifl.tools.studies.study import Study, StudyRun, load_study
 from mpifl.tools.studies.sweep import sweep
 
@@ -51,8 +51,6 @@ def test_curves_as_text() -> None:
 
 def test_a_study_that_has_ended_is_shown_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     path = write("", *SMALL)
-    assert main(["show", str(path), "--follow"]) == 2
-    assert "no run files" in capsys.readouterr().err
     computed(load_study(path))
     for words in ([str(path)], [str(path.parent / "out" / "small")]):
         assert main(["show", *words, "--follow"]) == 0
@@ -66,8 +64,6 @@ def test_a_terminal_is_drawn_again_until_the_sweep_has_ended(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     sweeping = threading.Thread(target=computed, args=(study,))
     sweeping.start()
-    while not (study.folder / INDEX).exists():
-        time.sleep(0.01)
     follow.follow(study.folder, print, 0.05)
     sweeping.join()
     screens = capsys.readouterr().out.split(follow.CLEAR)[1:]
@@ -96,6 +92,44 @@ def test_the_page_is_made_again_while_the_study_runs(write: Write, tmp_path: Pat
     assert "4 runs in 2 groups" in page.read_text()
 
 
+@pytest.mark.parametrize("line", ["show study.yaml --follow", "report study.yaml --watch --out page --formats html"])
+def test_a_study_that_has_not_begun_is_waited_for(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """One line says so. The first looks find no folder, then an empty one; then the sweep begins."""
+    path, looks, pause = write("trials: 1\n", *SMALL, ("trials: 2\n", "")), 0, time.sleep
+    study = load_study(path)
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        assert seconds == follow.PERIOD
+        looks += 1
+        if looks == 2:
+            study.folder.mkdir(parents=True)
+        if looks == 4:
+            monkeypatch.setattr(time, "sleep", pause)
+            computed(study)
+
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert main(line.split()) == 0
+    waiting, *later = capsys.readouterr().out.splitlines()
+    assert waiting == f"{study.folder}: no run has started yet, waiting" and looks == 4
+    assert later[0].startswith(f"{study.folder}: 2 runs: 2 completed" if "show" in line else "2 completed: wrote page")
+
+
+@pytest.mark.parametrize("line", ["show study.yaml --follow", "report study.yaml --watch --out page --formats html"])
+def test_ctrl_c_ends_the_wait(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    path = write("", *SMALL)
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setattr(time, "sleep", lambda seconds: signal.raise_signal(signal.SIGINT))
+    assert main(line.split()) == 130
+    out, err = capsys.readouterr()
+    assert out == f"{path.parent}/out/small: no run has started yet, waiting\n" and not err
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -106,7 +140,6 @@ def test_the_page_is_made_again_while_the_study_runs(write: Write, tmp_path: Pat
         ("report study.yaml --watch", "watch=True: without --out DIR no files are written; give it as well"),
         ("report none.h5 --out page --watch", "--watch=none.h5: no study; expected a STUDY.yaml"),
         ("report study.yaml --out page --watch --formats htm", "formats=htm: unknown"),
-        ("report study.yaml --out page --watch", "no run files"),
         ("report study.yaml trials=none --out page --watch", "trials=none: no number of trials"),
     ],
 )

@@ -35,12 +35,11 @@ OTHER_LINES = 9  # lines of the screen that have no curve
 def follow(folder: Path, write: Callable[[str], None], period: float = PERIOD) -> None:
     """Shows the state of a study's folder until all its runs have ended, or Ctrl-C.
 
-    On a terminal it redraws the screen; elsewhere it writes the first line whenever that changes. Raises ConfigError
-    where there are no run files.
+    On a terminal it redraws the screen; elsewhere it writes the first line whenever that changes.
     """
     known: dict[Path, tuple[object, Trial]] = {}
     last = ""
-    for entries in _looks(folder, period):
+    for entries in _looks(folder, write, period):
         _read(folder, entries, known)
         text = state(folder, entries, {path: trial for path, (_, trial) in known.items()})
         if sys.stdout.isatty():
@@ -56,7 +55,7 @@ def watch_report(
 ) -> None:
     """Makes the page of a study again whenever further runs have ended, until all have, or Ctrl-C; then the report."""
     page, last = replace(options, formats=(PAGE,), watch=True), ""
-    for entries in _looks(study.folder, period):
+    for entries in _looks(study.folder, write, period):
         if (counts := count_text(entries)) != last and "completed" in counts:
             report_study(study, out, page)
             write(f"{counts}: wrote {out / 'report.html'}")
@@ -65,8 +64,15 @@ def watch_report(
     write(report_study(study, out, replace(options, formats=formats, watch=False)))
 
 
-def _looks(folder: Path, period: float) -> Iterable[list[Entry]]:
-    """The runs of a folder again and again, until all have ended and no sweep computes them; ends at Ctrl-C too."""
+def _looks(folder: Path, write: Callable[[str], None], period: float) -> Iterable[list[Entry]]:
+    """The runs of a folder again and again, until all have ended and no sweep computes them; ends at Ctrl-C too.
+
+    Where there is none yet it waits for the first; Ctrl-C is then an error.
+    """
+    if not entries_of(folder):
+        write(f"{folder}: no run has started yet, waiting")
+        while not entries_of(folder):
+            time.sleep(period)
     with suppress(KeyboardInterrupt):
         while True:
             begin, entries = time.monotonic(), entries_of(folder)

@@ -296,16 +296,12 @@ def _is_of(job: Job, ranks: int, config: Mapping[str, Any]) -> bool:
 def entries_of(folder: Path) -> list[Entry]:
     """The runs of a study's folder, by the names of their files.
 
-    Works with the run files alone; the index adds labels, runs that have not begun and error messages. Raises
-    ConfigError where there is neither.
+    Works with the run files alone; the index adds labels, runs that have not begun and error messages.
     """
     files = _run_files(folder)
     known = {entry["file"]: entry for entry in read_index(folder)[1]}
-    if not (names := sorted({*files, *known})):
-        expected = "a RUN.h5, or a folder with run files"
-        raise ConfigError("show", folder, "no run files", expected, "mpifl sweep computes those of a study")
     found = []
-    for name in names:
+    for name in sorted({*files, *known}):
         stored = known.get(name, {})
         entry = Entry("", name, stored.get("labels", {}), seed=0, error=stored.get("error", ""))
         if name in files and _is_unchanged(stored, name, files[name]):
@@ -321,10 +317,16 @@ def entries_of(folder: Path) -> list[Entry]:
 
 
 def show_folder(folder: Path) -> str:
-    """The runs of a study's folder, a line each, with its status and labels, and the number of runs of each status."""
+    """The runs of a study's folder, a line each, with its status and labels, and the number of runs of each status.
+
+    Raises ConfigError where there are none.
+    """
     from tabulate import tabulate
 
     rows, entries = [], entries_of(folder)
+    if not entries:
+        expected = "a RUN.h5, or a folder with run files"
+        raise ConfigError("show", folder, "no run files", expected, "mpifl sweep computes those of a study")
     for entry in entries:
         row = {"file": entry.file, **entry.labels, "status": entry.status}
         row["wall s"] = "" if entry.seconds is None else f"{entry.seconds:.1f}"
