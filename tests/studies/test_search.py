@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ import pytest
 
 import mpifl
 from mpifl.cli import main
+from mpifl.text import format_duration
+from mpifl.tools.analysis.trials import load_trial
+from mpifl.tools.studies.follow import state
 from mpifl.tools.studies.halving import settle
-from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.search import Search, rungs_of
+from mpifl.tools.studies.index import Index, entries_of
+from mpifl.tools.studies.search import Search, rungs_of, stages_of, time_left
 from mpifl.tools.studies.study import Study, load_study
 from mpifl.tools.studies.sweep import dry_run, sweep
 from tests.studies.test_sweep import contents
@@ -109,6 +113,34 @@ def test_rungs_are_those_of_the_formula(count: int, eta: int, rungs: int | None,
     assert found == [(count // eta**k, pytest.approx(first * eta**k)) for k in range(last + 1)]
     assert found[-1].end == 32.0 and found[-1].combinations >= least
     assert last + 1 == rungs or count // eta ** (last + 1) < least
+
+
+def test_the_time_left_counts_each_stage_from_the_rung_before() -> None:
+    """16 combinations to 0.5 s, 4 to 2 s, 1 to 8 s, then 2 further trials of what is left; a second of the clock takes
+    2 s, of which a quarter of the first stage is over, on 2 processes."""
+    rungs = rungs_of(Search(eta=4), 16, 8.0)
+    stages = stages_of([rungs], 1, 2)
+    assert stages == [(16, 8.0), (4, 6.0), (1, 6.0), (2, 16.0)]
+    assert stages_of([rungs, rungs[:1]], 3, 0) == [(96, 48.0), (12, 18.0), (3, 18.0), (0, 0.0)]
+    computed = [(0.5, 1.0)] * 3 + [(0.5, None)]
+    assert time_left(stages, computed, 2) == 2 * (6 / 2 + 6 / 2 + 6 / 1 + 16 / 2)
+    assert time_left(stages, [(0.5, 1.0)] * 16, 2) == 2 * (6 / 2 + 6 / 1 + 16 / 2)
+    assert time_left(stages, [(0.0, None)], 2) is None
+
+
+def test_the_time_left_of_a_search_under_way(write: Write) -> None:
+    """Three of 8 runs have come to 1 s; 16 s are planned: 8 to 1 s, 4 from there to 2 s, 2 from there to 4 s."""
+    study = load_study(write())
+    assert Index(study).estimate([], 1) is None
+    with pytest.raises(KeyboardInterrupt):
+        search(study, 3)
+    index = Index(study)
+    took = sum(entry.seconds or 0.0 for entry in index.entries.values())
+    assert took and index.estimate([], 1) == pytest.approx(13 * took / 3)
+    assert dry_run(study, 1).endswith(f"about {format_duration(13 * took / 3)} left")
+    entries = [replace(entry, seconds=entry.seconds and 60.0) for entry in entries_of(study.folder)]
+    trials = {run.path: load_trial(run.path) for run in study.runs if run.path.exists()}
+    assert "3 stopped, 5 waiting, about 13 min 0 s left" in state(study.folder, entries, trials).replace("\n", " ")
 
 
 def losses(study: Study, method: str) -> dict[float, dict[float, float]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpifl.safe_input import parse_json, printable, read_file
 
@@ -33,32 +34,44 @@ def read_labels(paths: Iterable[Path]) -> dict[Path, Labels]:
     paths = list(paths)
     known: dict[tuple[Path, str], Labels] = {}
     for folder in {path.parent for path in paths}:
-        study, runs = read_index(folder)
-        known |= {(folder, run["file"]): Labels(study, run["labels"], k) for k, run in enumerate(runs)}
+        index = read_index(folder)
+        known |= {(folder, run["file"]): Labels(index.study, run["labels"], k) for k, run in enumerate(index.runs)}
     return {path: known[path.parent, path.name] for path in paths if (path.parent, path.name) in known}
 
 
-def read_index(folder: Path) -> tuple[str, list[dict[str, Any]]]:
-    """The study's name and its runs in the index file of a folder; no runs where it is missing or damaged.
+class IndexFile(NamedTuple):
+    """What the index file of a folder holds."""
 
-    Labels that are lists or sections are text.
-    """
+    study: str = ""
+    runs: Sequence[dict[str, Any]] = ()
+    """labels that are lists or sections are text"""
+    stages: Sequence[tuple[int, float]] = ()
+    """what a search is to compute: `studies.search.Stage`"""
+
+
+def read_index(folder: Path) -> IndexFile:
+    """The index file of a folder; no runs where it is missing or damaged."""
     try:
         content = parse_json(read_file(folder / INDEX))
         runs = [{**run, "labels": _plain(run["labels"])} for run in content["runs"] if _is_run(run)]
-        return printable(content["study"]), runs
+        stages = [(count, work) for count, work in content.get("stages", []) if _is_stage(count, work)]
+        return IndexFile(printable(content["study"]), runs, stages)
     except FileNotFoundError:
         pass
     except DAMAGE as error:
         text = printable(error, most=200)
         log.warning("%s: left out, with the labels of the runs; it cannot be read: %s", folder / INDEX, text)
-    return "", []
+    return IndexFile()
 
 
 def _is_run(entry: Any) -> bool:
     """Whether an item of the index file is what `studies.index` writes."""
     types = {"identity": str, "file": str, "labels": dict, "attempts": int, "error": str}
     return isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in types.items())
+
+
+def _is_stage(count: Any, work: Any) -> bool:
+    return isinstance(count, int) and isinstance(work, float) and math.isfinite(work)
 
 
 def _plain(labels: dict[str, Any]) -> dict[str, Any]:

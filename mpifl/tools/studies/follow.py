@@ -17,10 +17,11 @@ from mpifl.runfile.run_lock import is_locked
 from mpifl.safe_input import printable
 from mpifl.text import format_count, format_duration
 from mpifl.tools.analysis.curves import metric_label
-from mpifl.tools.analysis.labels import read_labels
+from mpifl.tools.analysis.labels import read_index, read_labels
 from mpifl.tools.analysis.options import PAGE, Options, scale_of
 from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial
 from mpifl.tools.studies.index import Entry, count_text, entries_of, estimate
+from mpifl.tools.studies.search import time_left
 from mpifl.tools.studies.select import report_study
 from mpifl.tools.studies.study import Study
 from mpifl.tools.studies.study_slices import LOCK
@@ -96,7 +97,11 @@ def state(folder: Path, entries: Sequence[Entry], trials: Mapping[Path, Trial]) 
     """The numbers of runs by status, the time that is left, the runs under way, the failures, and curves as text."""
     running = {e.file: _share(trials.get(folder / e.file)) for e in entries if e.status == "running"}
     todo = [(e.labels, 1 - running.get(e.file, 0.0)) for e in entries if e.status in UNDONE]
-    seconds = estimate(entries, todo, max(1, len(running)))
+    if stages := read_index(folder).stages:
+        computed = [(_reached(trials.get(folder / e.file)), e.seconds) for e in entries]
+        seconds = time_left(stages, computed, len(running))
+    else:
+        seconds = estimate(entries, todo, len(running))
     left = f", about {format_duration(seconds)} left" if todo and seconds else ""
     lines = [f"{folder}: {format_count(len(entries), 'run')}: {count_text(entries)}{left}"]
     size = shutil.get_terminal_size()
@@ -105,6 +110,13 @@ def state(folder: Path, entries: Sequence[Entry], trials: Mapping[Path, Trial]) 
     lines += [f"failed   {e.file} {printable(e.error)}"[: size.columns] for e in failed[-2:]]
     groups = group_trials(trials[folder / e.file] for e in entries if folder / e.file in trials)
     return "\n".join([*lines, "", *curves(groups, size.columns, max(3, size.lines - OTHER_LINES))])
+
+
+def _reached(trial: Trial | None) -> float:
+    """How far a run of a search is, by its last evaluation: s of its clock, or updates."""
+    if trial is None or not len(trial.evaluations):
+        return 0.0
+    return trial.last("updates" if trial.config.get("stop.time") is None else "time")
 
 
 def _share(trial: Trial | None) -> float:

@@ -27,7 +27,7 @@ from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.create import spare_name
 from mpifl.runfile.run_lock import is_locked
 from mpifl.tools.analysis.labels import INDEX, read_index
-from mpifl.tools.studies.search import end_of
+from mpifl.tools.studies.search import end_of, time_left
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.study_slices import Part, index_lock
 
@@ -58,7 +58,7 @@ class Entry:
     stamp: list[int] | None = None
     """size (bytes) and time of change (ns) of the completed run file"""
     reached: float | None = None
-    """how far a run of a search has been computed that is not completed: s of its clock, or updates"""
+    """how far a run of a search has been computed: s of its clock, or updates"""
 
 
 class Index:
@@ -75,6 +75,7 @@ class Index:
         self.folder, self.name = study.folder, study.options.name
         self.stage = ""  # what a sweep computes now, of a search
         self._ends = {run.identity: end_of(run.job) for run in study.runs} if study.options.search else {}
+        self._stages = study.stages
         files, known = _run_files(self.folder), _stored(self.folder)
         self.entries: dict[str, Entry] = {}
         for run in study.runs:
@@ -82,7 +83,8 @@ class Index:
             entry = Entry(run.identity, name, run.labels, run.seed, attempts=int(old.get("attempts", 0)),
                           error=str(old.get("error", "")))  # fmt: skip
             if name in files and _is_unchanged(old, name, files[name]):
-                entry = replace(entry, status="completed", seconds=old["seconds"], stamp=files[name], error="")
+                entry = replace(entry, status="completed", seconds=old["seconds"], stamp=files[name], error="",
+                                reached=self._ends.get(run.identity))  # fmt: skip
             else:
                 entry = self._inspected(entry, run, files.get(name))
             self.entries[run.identity] = entry
@@ -194,7 +196,8 @@ class Index:
 
     def _replace(self) -> None:
         temporary = self.folder / f".{INDEX}.{secrets.token_hex(4)}"
-        content = {"study": self.name, "runs": [asdict(entry) for entry in self.entries.values()]}
+        runs = [asdict(entry) for entry in self.entries.values()]
+        content = {"study": self.name, "stages": self._stages, "runs": runs}
         try:
             with temporary.open("w", encoding="utf-8") as file:
                 json.dump(content, file, indent=1, allow_nan=False)  # not synced: it can be made again
@@ -204,7 +207,10 @@ class Index:
             raise
 
     def estimate(self, todo: Sequence[StudyRun], processes: int) -> float | None:
-        """Estimated wall time (s) of the runs of `todo`, from the completed runs; None if there are none."""
+        """Estimated wall time (s) of `todo`, or of what is left of a search; None before the first run has ended."""
+        if self._stages:
+            computed = [(entry.reached or 0.0, entry.seconds) for entry in self.entries.values()]
+            return time_left(self._stages, computed, processes)
         return estimate(self.entries.values(), [(run.labels, 1.0) for run in todo], processes)
 
 
@@ -261,7 +267,7 @@ def _is_unchanged(stored: Mapping[str, Any], name: str, stamp: list[int]) -> boo
 
 def _stored(folder: Path) -> dict[str, dict[str, Any]]:
     """The entries of the index file by identity; none where it is lost or damaged."""
-    return {entry["identity"]: entry for entry in read_index(folder)[1]}
+    return {entry["identity"]: entry for entry in read_index(folder).runs}
 
 
 def _reached(run: StudyRun, status: str, config: Mapping[str, Any]) -> float | None:
@@ -299,7 +305,7 @@ def entries_of(folder: Path) -> list[Entry]:
     Works with the run files alone; the index adds labels, runs that have not begun and error messages.
     """
     files = _run_files(folder)
-    known = {entry["file"]: entry for entry in read_index(folder)[1]}
+    known = {entry["file"]: entry for entry in read_index(folder).runs}
     found = []
     for name in sorted({*files, *known}):
         stored = known.get(name, {})

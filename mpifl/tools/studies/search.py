@@ -6,6 +6,7 @@ horizon, and so on; the last rung is the stop of the job (Jamieson and Talwalkar
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -43,6 +44,51 @@ def rungs_of(search: Search, combinations: int, end: float, least: int = 1) -> l
     while combinations // search.eta ** (last + 1) >= least and last + 1 != search.rungs:
         last += 1
     return [Rung(combinations // search.eta**k, end / search.eta ** (last - k)) for k in range(last + 1)]
+
+
+class Stage(NamedTuple):
+    """The runs that a search computes at a time: up to a rung, or the trials to report."""
+
+    runs: int
+    work: float
+    """what they compute together, from the rung before: seconds of their clocks, or updates"""
+
+
+def stages_of(brackets: Iterable[Sequence[Rung]], deciding: int, reported: int) -> list[Stage]:
+    """What a search is to compute, by the rungs of its brackets.
+
+    deciding: trials of each combination that decide. reported: further trials of what is left of a bracket.
+    """
+    stages, last = list[Stage](), Stage(0, 0.0)
+    for rungs in brackets:
+        stages += [Stage(0, 0.0)] * (len(rungs) - len(stages))
+        begin = 0.0
+        for k, (combinations, end) in enumerate(rungs):
+            runs = combinations * deciding
+            stages[k] = Stage(stages[k].runs + runs, stages[k].work + runs * (end - begin))
+            begin = end
+        last = Stage(last.runs + reported, last.work + reported * begin)
+    return [*stages, last]
+
+
+def time_left(
+    stages: Iterable[tuple[int, float]], computed: Sequence[tuple[float, float | None]], processes: int
+) -> float | None:
+    """Estimated wall time (s) of what is left of a search; None where no run says how long it took.
+
+    What has been computed fills the stages in their order. A stage of n runs that lacks the work w takes
+    c w / min(n, processes), where c is the wall time of a unit of work so far.
+
+    computed: how far each run has been computed, and the wall time that this took (s) where it is known.
+    """
+    timed = [(reached, seconds) for reached, seconds in computed if reached and seconds is not None]
+    if not timed:
+        return None
+    done, left = sum(reached for reached, _ in computed), 0.0
+    for runs, work in stages:
+        left += max(0.0, work - done) / max(1, min(runs, processes))
+        done = max(0.0, done - work)
+    return left * sum(seconds for _, seconds in timed) / sum(reached for reached, _ in timed)
 
 
 def end_of(job: Job) -> float:

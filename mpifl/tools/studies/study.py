@@ -24,7 +24,7 @@ from mpifl.problems.metrics import METRICS
 from mpifl.rng import stream
 from mpifl.tools.analysis.trials import by_other_labels
 from mpifl.tools.studies.axes import MAX_RUNS, Point, combinations, without_excluded
-from mpifl.tools.studies.search import Search, check_job, end_of, rungs_of
+from mpifl.tools.studies.search import Search, Stage, check_job, end_of, rungs_of, stages_of
 from mpifl.transport.layout import Layout
 
 FREE = ("set", "axes", "exclude", "page")  # sections with readers of their own, not fields of `StudyOptions`
@@ -139,6 +139,17 @@ class Study:
     @property
     def folder(self) -> Path:
         return Path(self.options.output)
+
+    @property
+    def stages(self) -> list[Stage]:
+        """What the search of the study is to compute; empty without one."""
+        search, select, trials = self.options.search, self.options.select, len(self.options.trials.seeds)
+        if search is None or select is None:
+            return []
+        deciding = len(select.seeds) if select.seeds else trials
+        brackets = by_other_labels(self.runs, select.keys)
+        rungs = [rungs_of(search, len(runs) // trials, end_of(runs[0].job), select.count) for runs in brackets]
+        return stages_of(rungs, deciding, select.count * (trials - deciding))
 
 
 def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:

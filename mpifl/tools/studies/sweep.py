@@ -171,7 +171,8 @@ def _pass(
     def show() -> None:
         if progress:
             left = len(todo) - done
-            seconds = (time.monotonic() - begin) / done * left if done else index.estimate(todo, processes)
+            known = done and not index.searched  # later stages of a search are left too
+            seconds = (time.monotonic() - begin) / done * left if known else index.estimate(todo, processes)
             progress(status_line(index, left + len(again) + len(killed), seconds, len(running)))
 
     while waiting or running:
@@ -296,7 +297,7 @@ def dry_run(study: Study, processes: int | None = None) -> str:
         where = f"{count} at a time on {study.options.ranks} ranks each"
     last = f"{len(todo)} of {len(rows)} runs to do" + (f", {where}, {time_}" if todo else "")
     if study.options.search:
-        last = "\n".join([*settled, status_line(index, 0, None)])
+        last = "\n".join([*settled, status_line(index, index.unfinished(), seconds)])
     return "\n".join([tabulate(rows, headers="keys", disable_numparse=True), "", *_foreign_files(index), last])
 
 
