@@ -110,12 +110,38 @@ def test_a_legend_is_a_row_of_at_most_a_tenth_of_the_height_or_in_free_space(wid
     assert not any(path.intersects_bbox(box) for path in paths), "no legend over data"
 
 
+@pytest.mark.parametrize("count", [9, 16])
+@pytest.mark.parametrize("width", [3.3, 7.0])
+def test_many_names_where_nothing_is_free_stand_beside_the_panel_and_take_no_height(count: int, width: float) -> None:
+    found = [Group({"method": f"method{k}"}, [trial([0, 1, 0, 1, 0.5])]) for k in range(count)]
+    figure = draw_figure("accuracy", found, Options(width=width))
+    figure.draw_without_rendering()
+    (ax,), (legend,) = figure.axes, figure.legends
+    box, panel = legend.get_window_extent(), ax.get_window_extent()
+    assert figure.get_figwidth() == width and figure.get_figheight() <= (2.3 if count < 16 else 2.7)
+    assert panel.x1 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1
+    assert panel.width > 0.5 * figure.bbox.width
+
+
+def test_bands_of_many_lines_are_fainter() -> None:
+    for count, opacity in ((2, style.BAND), (10, 0.1)):
+        found = [Group({"method": str(k)}, [trial([0.1, 0.5]), trial([0.1, 0.6])]) for k in range(count)]
+        (ax,) = draw_figure("accuracy", found, Options()).axes
+        assert [band.get_alpha() for band in ax.collections] == [opacity] * count
+
+
+def test_many_lines_that_end_apart_have_their_names_at_their_ends() -> None:
+    (ax,) = draw_figure("accuracy", ends(*np.arange(0.05, 1, 0.1)), Options(width=3.3)).axes
+    assert [text.get_text() for text in ax.texts] == [*"abcdefghij"]
+
+
 def test_many_lines_leave_the_axes_of_a_plot_their_size() -> None:
     few, many = (plot_groups(ends(*[0.5] * count, length=20), "test_accuracy", "time", "range", None, False)
                  for count in (2, 12))  # fmt: skip
     for ax in (few, many):
         ax.figure.draw_without_rendering()
     assert many.get_window_extent().height >= 0.95 * few.get_window_extent().height
+    assert many.get_window_extent().width >= 0.95 * few.get_window_extent().width
     pyplot.close("all")
 
 

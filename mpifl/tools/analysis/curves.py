@@ -62,7 +62,7 @@ def plot_groups(
     ax.set_ylabel(axis_label(metric))
     _log_if_wide(ax, metric, [curve["mean"].to_numpy() for curve in curves])
     if len(groups) > 1 and own and (figure := ax.get_figure(root=True)):
-        style.add_legend(figure, style.handles([names[id(group)] for group in groups]), [ax])
+        style.add_legend(figure, style.handles([names[id(group)] for group in groups]), [ax], widen=True)
     elif len(groups) > 1:
         ax.legend(frameon=False, handlelength=3.2)
     return ax
@@ -91,7 +91,7 @@ def plot_group(
         low, high = curve["low"], curve["high"]
         if is_percentage(metric):  # a standard deviation or an interval may lead out of the possible values
             low, high = low.clip(lower=0), high.clip(upper=scale)
-        ax.fill_between(places, low, high, color=drawn.get_color(), alpha=0.18, linewidth=0)
+        ax.fill_between(places, low, high, color=drawn.get_color(), alpha=style.BAND, linewidth=0)
         for xs, ys in (trial.curve(metric, x) for trial in (group.trials if trials else ())):
             ax.plot(xs * SCALES.get(x, 1.0), ys * scale, color=drawn.get_color(), linewidth=0.4, alpha=0.7)
     return curve

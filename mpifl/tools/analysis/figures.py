@@ -168,6 +168,7 @@ def _line_panels(
     for ax, part in zip(axes, parts.values(), strict=True):
         for name, group in part:
             drawn |= draw(ax, group, {**style.line_style(names.index(name)), "label": name})
+        style.lighten_bands(ax, len(part))
     if not drawn:
         raise _Nothing
     for ax in axes:
@@ -249,7 +250,7 @@ def client_updates_figure(groups: Sequence[Group], options: Options) -> Figure:
         values = np.array([np.quantile(updates, PERCENT / 100, method="inverted_cdf") for updates in trials])
         mean, low, high = mean_and_spread(values.astype(float), options.spread)
         ax.plot(PERCENT, mean, **line)
-        ax.fill_between(PERCENT, low, high, color=line["color"], alpha=0.18, linewidth=0)
+        ax.fill_between(PERCENT, low, high, color=line["color"], alpha=style.BAND, linewidth=0)
         return True
 
     caption = f"updates of the clients, from the one with fewest{_mean_of(groups, options, 'band')}"
@@ -410,7 +411,7 @@ def _profile(groups: Sequence[Group], x: str, options: Options) -> Figure:
     count = format_count(len(next(iter(costs.values()))), "combination")
     caption = (f"performance profiles: the share of {count} of a setting and a seed in which a method reaches a test "
                f"accuracy of {' or '.join(costs)} with at most a multiple of the smallest {what}")  # fmt: skip
-    figure = profile_figure(costs, options.width)
+    figure = profile_figure({f"test accuracy {reached}": table for reached, table in costs.items()}, options.width)
     figure.set_label(capitalised(caption))
     return figure
 

@@ -21,7 +21,8 @@ COLOURS = ("#0A4AA0", "#E39A00", "#101010", "#17916F", "#8FCBF4", "#B93C08", "#4
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = "os^DvPX<>"
 MARKER_SPACING = 0.14  # distance of two markers of a line, as a fraction of the diagonal of the axes
-MAX_DIRECT = 6  # lines that have their names at their ends
+BESIDE = 0.33  # largest share of a figure's width that a legend beside the panels takes
+BAND = 0.18  # opacity of a band
 MAX_LINES = 16  # lines in a panel: more cannot be told apart
 SETTINGS: Any = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5, "xtick.labelsize": 7,
@@ -112,6 +113,15 @@ def format_axes(ax: Axes) -> None:
         ax.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
 
 
+def lighten_bands(ax: Axes, lines: int) -> None:
+    """Makes the bands of many lines fainter, since they lie over one another."""
+    from matplotlib.collections import PolyCollection
+
+    for band in ax.collections:
+        if isinstance(band, PolyCollection):
+            band.set_alpha(min(BAND, 1 / lines))
+
+
 def handles(names: Sequence[str]) -> dict[str, Artist]:
     """The lines of a legend: the k-th name with the k-th line style."""
     from matplotlib.lines import Line2D
@@ -119,37 +129,46 @@ def handles(names: Sequence[str]) -> dict[str, Artist]:
     return {name: Line2D([], [], **{**line_style(k), "markevery": None}) for k, name in enumerate(names)}
 
 
-def add_legend(figure: Figure, handles: Mapping[str, Artist], axes: Sequence[Axes] = ()) -> None:
-    """Names the lines: at their ends, in a row below the panels, in the free space of a panel, or in rows below.
+def add_legend(
+    figure: Figure, handles: Mapping[str, Artist], axes: Sequence[Axes] = (), widen: bool = False
+) -> None:  # fmt: skip
+    """Names the lines: at their ends, in a row below the panels, or in the free space of a panel; else in rows below if
+    these are at most a tenth of the height, else beside the panels, or in rows below if that is too wide.
 
-    axes: the panels, finished. The figure grows by the height of rows below.
+    axes: the panels, finished. The figure grows by the height of rows, or to that of the names beside. widen: it also
+    grows by the width of these.
     """
     names = [plain(name) for name in handles]
     if not names or (len(axes) == 1 and _name_ends(figure, axes[0], list(handles))):
         return
     width, height = figure.get_size_inches()
-    size = _legend_size(handles.values(), names, len(names))
-    if size[0] > width - 0.1 and any(_legend_inside(figure, ax, handles.values(), names) for ax in axes):
-        return
     for columns, letters in [
-        *((columns, 0) for columns in (len(names), 4, 3, 2, 1)),
+        *((columns, 0) for columns in range(len(names), 0, -1)),
         *((1, letters) for letters in (60, 48, 36, 26)),
     ]:
         texts = ["\n".join(textwrap.wrap(name, letters)) if letters else name for name in names]
         size = _legend_size(handles.values(), texts, columns)
         if size[0] <= width - 0.1:
             break
+    if columns < len(names):
+        if any(_legend_inside(figure, ax, handles.values(), names) for ax in axes):
+            return
+        beside = _legend_size(handles.values(), names, 1)
+        if size[1] > (height + size[1]) / 10 and beside[0] <= BESIDE * width:
+            figure.set_size_inches(width + (beside[0] if widen else 0), max(height, beside[1] + 0.1))
+            figure.legend(list(handles.values()), names, loc="outside right center", **_legend_options(1))
+            return
     figure.set_size_inches(width, height + size[1])
     figure.legend(list(handles.values()), texts, loc="outside lower center", **_legend_options(columns))
 
 
 def _name_ends(figure: Figure, ax: Axes, names: Sequence[str]) -> bool:
-    """Writes the names of a few lines at their right ends; False where these are too close, or not at the margin."""
+    """Writes the names of lines at their right ends; False where these are too close, or not at the margin."""
     from scipy.optimize import isotonic_regression
 
     lines = {str(line.get_label()): line for line in ax.get_lines()}
     letters = 0.3 * figure.get_figwidth() / 0.06  # that have room beside the panel
-    if len(names) > MAX_DIRECT or max(map(len, names)) > letters or not all(name in lines for name in names):
+    if max(map(len, names)) > letters or not all(name in lines for name in names):
         return False
     figure.draw_without_rendering()
     points = np.array([np.column_stack(lines[name].get_data())[-1] for name in names], float)
@@ -189,7 +208,8 @@ def _legend_inside(figure: Figure, ax: Axes, handles: Any, names: Sequence[str])
 
 
 def _legend_options(columns: int) -> dict[str, Any]:
-    return {"ncols": columns, "frameon": False, "handlelength": 3.2, "columnspacing": 1.2, "borderaxespad": 0.2}
+    return {"ncols": columns, "frameon": False, "handlelength": 3.2, "columnspacing": 1.2, "labelspacing": 0.3,
+            "borderaxespad": 0.2}  # fmt: skip
 
 
 def _legend_size(handles: Any, texts: Sequence[str], columns: int) -> tuple[float, float]:

@@ -85,7 +85,7 @@ def timeline_figure(
 
     figure, axes = style.panels(names, width, 2.3 if len(groups) == 1 else 1.9, shared=False)
     shown = MAX_CLIENTS if width < 5 else MAX_CLIENTS_WIDE
-    handles: dict[str, Artist] = {"message to update": Patch(color=CONTACT)}
+    handles: dict[str, Artist] = {"contact": Patch(color=CONTACT)}
     virtual = True
     for ax, group in zip(axes, groups, strict=True):
         contacts = read_contacts(group.trials[0].path)
