@@ -23,6 +23,9 @@ FedAvg: {algorithm: {name: fedavg}, space: {local_steps: [2]}}
 ASGD: {algorithm: {name: async-sgd}}
 FedBuff: {algorithm: {name: fedbuff, trigger: {every: 2}}}
 """
+CLAIMS = """\
+steps: {paper: A, where: Table 1, says: "1 and 2", better: ASGD, worse: FedAvg, measure: loss, scenarios: [small]}
+"""
 JOB = """\
 # A small scenario
 name: small
@@ -69,7 +72,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     here = tmp_path_factory.mktemp("arena")
     folder = here / "suite"
     folder.mkdir()
-    for name, text in {"suite.yaml": SUITE, "methods.yaml": METHODS, "small.yaml": JOB}.items():
+    for name, text in {"suite.yaml": SUITE, "methods.yaml": METHODS, "claims.yaml": CLAIMS, "small.yaml": JOB}.items():
         (folder / name).write_text(text)
     (here / "arena_method.py").write_text(MINE)
     with pytest.MonkeyPatch.context() as patch:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mpifl.tools.arena import statistics
+from mpifl.tools.arena.table import Row
 
 INF = float("inf")
 
@@ -44,3 +45,25 @@ def test_the_best_method_of_a_scenario_and_who_cannot_be_told_from_it() -> None:
     assert found[0].distinguishable and found[0].difference.estimate == pytest.approx(1, abs=1e-3)
     assert found[0].p == pytest.approx(3 * 2**-9) and not found[3 - best].distinguishable
     assert found[3].distinguishable and found[3].difference.estimate == INF
+
+
+def test_a_claim_holds_if_the_whole_interval_or_every_pair_says_so() -> None:
+    """Ten pairs 0.5 ahead, half of them 0.1 more: 0.55 +- t_9 0.0527 / sqrt(10); one run never reaches the target."""
+    better = np.arange(10.0)
+    ahead = statistics.ahead(better, better + 0.5 + 0.1 * (np.arange(10) % 2))
+    assert ahead == pytest.approx([0.5, 0.6] * 5) and statistics.verdict(ahead) == "holds"
+    assert statistics.verdict(-ahead) == "does not hold" and statistics.verdict(ahead - 0.55) == "not decided"
+    half = 2.262157 * 0.0527046 / np.sqrt(10)
+    assert statistics.verdict(ahead - 0.55 + 1.01 * half) == "holds"
+    assert statistics.verdict(ahead - 0.55 + 0.99 * half) == "not decided"
+    never = np.append(better[:9], INF)
+    assert statistics.verdict(statistics.ahead(better, never + 1)) == "holds"
+    assert statistics.verdict(statistics.ahead(never, better + 1)) == "not decided"
+    assert statistics.ahead(never, never)[9] == 0
+
+
+def test_an_accuracy_is_a_score_of_which_small_values_are_good() -> None:
+    """Minus percent; the worst of all where it is not measured or the run diverged."""
+    row = Row("a", "m", "{}", 0, "reporting", "completed", accuracy=0.25)
+    rows = [row, row._replace(seed=1, accuracy=float("nan")), row._replace(seed=2, status="diverged")]
+    assert statistics.scores(rows, "accuracy", ["a"], ["m"])[0, 0].tolist() == [-25, INF, INF]

@@ -14,19 +14,41 @@ from mpifl.config import read
 from mpifl.text import format_count
 from mpifl.tools.analysis.figures import profile_figure, ranks_figure
 from mpifl.tools.analysis.ranking import performance_profile, rank_test
-from mpifl.tools.analysis.significance import Interval
+from mpifl.tools.analysis.significance import Interval, mean_difference
 from mpifl.tools.arena import statistics
+from mpifl.tools.arena.claims import Test, judge, load_claims
 from mpifl.tools.arena.suite import Method, Scenario, Suite
 from mpifl.tools.arena.table import Row
 
+Cells = tuple[list[list[str]], list[str]]  # rows and titles of a table
 FACTORS = (1, 2, 4)  # of the smallest time to the target, in the table of all scenarios
 STABLE = 0.8  # Kendall's tau below which no order of all methods is claimed
+MOST = 3  # methods in a cell of the decision table
+USES = {
+    "loss": "smallest loss at the end",
+    "time": "first at the target (s)",
+    "worst": "accuracy of the worst tenth of clients (%)",
+}
 ABOUT = """\
 Each method has {configurations} configurations in each scenario: its paper's defaults, and random draws from its
 space in `jobs/arena/methods.yaml`. The one with the smallest mean training loss at the end over {tuning} tuning seeds
 is reported over {reporting} other seeds. All have the same horizon. A local step takes the time `compute` of its
 client, so more local steps take longer. A run that failed or diverged is worse than any that did not. The guide says
 what the columns mean.
+"""
+USE = """\
+A cell has the best method, and those that the signed-rank test with Holm's correction does not distinguish from it, if
+they are at most {most} in all; then by how much the best is ahead of the next method: the mean paired difference with
+its 95 % interval. It is empty where more cannot be distinguished, where the interval contains 0, where no method
+reaches the target with all seeds, or where the measure is missing.
+"""
+CLAIMS = """\
+What papers print, and how it is tested here; a title is read as the comparison beside it. The papers have other tasks
+and steps: the scenarios have the claim's delays and its kind of split, and all methods are tuned by the same rules.
+*Ahead by* is the mean paired difference of the loss, of the seconds to the target or of the accuracy in percent,
+positive where the claim is right. A claim holds if all of the 95 % interval says so, does not hold if all of it says
+the opposite, and is not decided otherwise. Where a run never reaches the target, all pairs have to say so. The
+intervals are not corrected for the number of claims.
 """
 
 
@@ -40,7 +62,8 @@ def write_page(
     loss = statistics.scores(rows, "loss", list(scenarios), names)
     time = statistics.scores(rows, "time", list(scenarios), names)
     missing = [key for key in suite.tier(tier) if key not in have]
-    parts = [f"# The arena: {suite.name}, {tier} tier", _about(suite, rows, scenarios, names), _scenarios(scenarios)]
+    parts = [f"# The arena: {suite.name}, {tier} tier", about(suite, rows, scenarios, names),
+             f"## Scenarios\n\n{_table(*scenario_rows(scenarios))}"]  # fmt: skip
     if missing:
         parts.insert(2, f"Not computed here: {', '.join(missing)}.")
     if len(names) > 2 and len(scenarios) > 1:
@@ -48,17 +71,22 @@ def write_page(
         problems = pd.DataFrame(np.moveaxis(time, 2, 1).reshape(-1, len(names)), columns=names)
         for kind, figure in {"profile": profile_figure({"": problems}, 7.0), "ranks": ranks_figure(test, 7.0)}.items():
             figure.savefig(out / f"{name}-{kind}.png", dpi=150, metadata={"Software": None})
-        parts += [_overall(suite, methods, names, rows, loss, problems, list(scenarios)),
+        parts += [f"## All scenarios\n\n{_table(*overall(methods, names, rows, loss, problems))}",
                   f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
-                  _stability(names, loss, test.groups, test.difference, scenarios)]  # fmt: skip
-    parts.append(_use_when(names, loss, scenarios))
+                  "## How stable is the ranking?\n\n"
+                  + stability(names, loss, test.groups, test.difference, scenarios)]  # fmt: skip
+    parts.append(f"## Use this when\n\n{USE.format(most=MOST)}\n{_table(*use_when(rows, names, scenarios))}")
+    tests = list(judge(rows, load_claims()))
+    if any(test.scenario for test in tests):
+        parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claim_rows(tests))}")
     parts += [_scenario(each, names, rows, loss[k]) for k, each in enumerate(scenarios.values())]
     path = out / f"{name}.md"
     path.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
     return path
 
 
-def _about(suite: Suite, rows: Sequence[Row], scenarios: Mapping[str, Scenario], names: Sequence[str]) -> str:
+def about(suite: Suite, rows: Sequence[Row], scenarios: Mapping[str, Scenario], names: Sequence[str]) -> str:
+    """The rules, and how many runs there are, in sentences."""
     ends = {status: sum(row.status == status for row in rows) for status in ("completed", "diverged", "failed")}
     text = ABOUT.format(configurations=suite.configurations, tuning=len(suite.tuning_seeds),
                         reporting=len(suite.reporting_seeds))  # fmt: skip
@@ -66,20 +94,20 @@ def _about(suite: Suite, rows: Sequence[Row], scenarios: Mapping[str, Scenario],
     return f"{text}\n{count}: {', '.join(f'{number:,} {status}' for status, number in ends.items())}."
 
 
-def _scenarios(scenarios: Mapping[str, Scenario]) -> str:
+def scenario_rows(scenarios: Mapping[str, Scenario]) -> Cells:
+    """The table of the scenarios with its titles."""
     table = []
     for key, each in scenarios.items():
         job = read.load(each.path)
-        table.append([key, each.task, each.split, each.delay, job.problem.clients,
+        table.append([key, each.task, each.split, each.delay, str(job.problem.clients),
                       f"{job.stop.time:g}", f"{each.target:g}", each.why])  # fmt: skip
-    titles = ["scenario", "task", "split", "delays", "clients", "horizon (s)", "target", "why"]
-    return f"## Scenarios\n\n{_table(table, titles)}"
+    return table, ["scenario", "task", "split", "delays", "clients", "horizon (s)", "target", "why"]
 
 
-def _overall(
-    suite: Suite, methods: Mapping[str, Method], names: Sequence[str], rows: Sequence[Row], loss: np.ndarray,
-    problems: pd.DataFrame, scenarios: Sequence[str],
-) -> str:  # fmt: skip
+def overall(
+    methods: Mapping[str, Method], names: Sequence[str], rows: Sequence[Row], loss: np.ndarray, problems: pd.DataFrame
+) -> Cells:  # fmt: skip
+    """The table of the methods over all scenarios with its titles."""
     ranks, (ends, first) = statistics.mean_ranks(loss), statistics.bootstrap(loss)
     profile = performance_profile(problems, FACTORS)
     table = []
@@ -100,13 +128,14 @@ def _overall(
     titles = ["method", "mean rank of the loss (95 %)", "first (%)", *(f"target within {f}x (%)" for f in FACTORS),
               "target at all (%)", "failed (%)", "failed in tuning (%)", "configurations that reach it (%)",
               "knows"]  # fmt: skip
-    return f"## All scenarios\n\n{_table(table, titles)}"
+    return table, titles
 
 
-def _stability(
+def stability(
     names: Sequence[str], loss: np.ndarray, groups: Sequence[Sequence[str]], difference: float,
     scenarios: Mapping[str, Scenario],
 ) -> str:  # fmt: skip
+    """How stable the ranking is, in sentences."""
     halves = statistics.tau_of_halves(loss)
     without = statistics.tau_without(loss, [each.task for each in scenarios.values()])
     least = min([halves, *without.values()])
@@ -116,32 +145,60 @@ def _stability(
     tests += "; ".join(", ".join(group) for group in groups) or "none"
     tasks = ", ".join(f"{tau:.2f} without {task}" for task, tau in without.items())
     taus = f"{halves:.2f} on average; that with the ranking of all scenarios is {tasks}"
-    title = "## How stable is the ranking?"
-    return f"{title}\n\nKendall's tau between the rankings by two halves of the seeds is {taus}. {claim} {tests}."
+    return f"Kendall's tau between the rankings by two halves of the seeds is {taus}. {claim} {tests}."
 
 
-def _use_when(names: Sequence[str], loss: np.ndarray, scenarios: Mapping[str, Scenario]) -> str:
+def use_when(rows: Sequence[Row], names: Sequence[str], scenarios: Mapping[str, Scenario]) -> Cells:
+    """The decision table with its titles; a cell is empty where the data do not decide."""
     table = []
-    for k, each in enumerate(scenarios.values()):
-        best, others = statistics.against_best(loss[k])
-        alike = [names[v.method] for v in others if not v.distinguishable]
-        next_one = next((v for v in others if v.distinguishable), None)
-        use = "" if alike else names[best]
-        margin = f"{_interval(next_one.difference)} to {names[next_one.method]}" if next_one else ""
-        table.append([each.delay, each.split, each.task, use, ", ".join([names[best], *alike]), margin])
-    titles = [
-        "delays",
-        "split",
-        "task",
-        "use",
-        "the best, and those that are not distinguishable from it",
-        "the best is ahead by",
-    ]
-    text = (
-        "A method is named under *use* where the signed-rank test with Holm's correction distinguishes it from every "
-        "other. The last column is the mean paired difference of the final training loss, with its 95 % interval."
-    )
-    return f"## Use this when\n\n{text}\n\n{_table(table, titles)}"
+    for key, each in scenarios.items():
+        clients = str(read.load(each.path).problem.clients)
+        scores = [statistics.scores(rows, measure, [key], names)[0] for measure in USES]
+        table.append([each.delay, each.split, clients, each.task, *(_use(names, score) for score in scores)])
+    return table, ["delays", "split", "clients", "task", *USES.values()]
+
+
+def _use(names: Sequence[str], score: np.ndarray) -> str:
+    if np.isinf(score.mean(axis=1)).all():
+        return ""
+    best, others = statistics.against_best(score)
+    alike = [each.method for each in others if not each.distinguishable]
+    rest = [each.method for each in others if each.distinguishable]
+    if len(alike) >= MOST or not rest:
+        return ""
+    ahead = statistics.ahead(score[best], score[rest[0]])
+    if statistics.verdict(ahead) != "holds":
+        return ""
+    return f"{', '.join(names[k] for k in [best, *alike])}: {margin(ahead)} to {names[rest[0]]}"
+
+
+def margin(ahead: np.ndarray) -> str:
+    """The mean of paired differences with its interval, or in how many pairs the first is ahead."""
+    interval = mean_difference([ahead])
+    if np.isnan(interval.low):
+        return f"ahead in {(ahead > 0).sum()} of {len(ahead)} pairs, behind in {(ahead < 0).sum()}"
+    return _interval(interval)
+
+
+def claim_rows(tests: Sequence[Test]) -> Cells:
+    """The table of claims with its titles."""
+    table = []
+    for claim, scenario, ahead, verdict in tests:
+        said = f"{claim.better} before {claim.worse}, {claim.measure}"
+        missing = f"not in the suite: {claim.lacks}" if claim.lacks else f"not computed: {', '.join(claim.scenarios)}"
+        here = margin(ahead) if scenario else ""
+        table.append([f'{claim.paper}, {claim.where}: "{claim.says}"', said, scenario or missing, here, verdict])
+    return table, ["claim", "tested as", "scenario", "ahead by (95 %)", "verdict"]
+
+
+def count_verdicts(tests: Sequence[Test]) -> str:
+    """How many tests have which verdict, in one sentence."""
+    verdicts = [test.verdict for test in tests]
+    untested = sum(not test.scenario for test in tests)
+    return (f"{len({id(test.claim) for test in tests})} claims in {format_count(len(tests) - untested, 'test')}: "
+            f"{verdicts.count('holds')} hold, {verdicts.count('does not hold')} do not, "
+            f"{verdicts.count('not decided') - untested} not decided. {format_count(untested, 'claim')} without a "
+            "scenario here.")  # fmt: skip
 
 
 def _scenario(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> str:

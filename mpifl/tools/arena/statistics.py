@@ -15,6 +15,7 @@ from mpifl.tools.arena.table import Row
 
 SPLITS = 200  # random halves of the seeds
 RESAMPLES = 999  # of the bootstrap over scenarios and seeds
+ACCURACIES = ("accuracy", "worst")  # scored as minus percent, since large values are good
 
 
 def scores(rows: Sequence[Row], measure: str, scenarios: Sequence[str], methods: Sequence[str]) -> np.ndarray:
@@ -24,8 +25,27 @@ def scores(rows: Sequence[Row], measure: str, scenarios: Sequence[str], methods:
     for row in rows:
         if row.role == "reporting" and row.scenario in scenarios and row.method in methods:
             place = scenarios.index(row.scenario), methods.index(row.method), seeds.index(row.seed)
-            found[place] = getattr(row, measure)
+            value = getattr(row, measure)
+            if measure in ACCURACIES:
+                value = np.inf if np.isnan(value) or row.status != "completed" else -100 * value
+            found[place] = value
     return found
+
+
+def ahead(better: np.ndarray, worse: np.ndarray) -> np.ndarray:
+    """(seeds,) by how much the first is ahead in each pair; 0 where both failed, or never reached the target."""
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(worse - better, nan=0.0, posinf=np.inf, neginf=-np.inf)
+
+
+def verdict(differences: np.ndarray) -> str:
+    """Whether the first is ahead: the whole 95 % interval of the mean has to say so, or that it is behind.
+
+    Where a difference is not finite there is no interval, and all pairs have to say so.
+    """
+    interval = mean_difference([differences])
+    ends = differences if np.isnan(interval.low) else np.array([interval.low, interval.high])
+    return "holds" if (ends > 0).all() else "does not hold" if (ends < 0).all() else "not decided"
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -103,8 +123,7 @@ def against_best(values: np.ndarray) -> tuple[int, list[Versus]]:
     means = values.mean(axis=1)
     best = int(np.argmin(means))
     others = [k for k in np.argsort(means, kind="stable").tolist() if k != best]
-    with np.errstate(invalid="ignore"):
-        differences = [np.nan_to_num(values[k] - values[best], nan=0.0, posinf=np.inf, neginf=-np.inf) for k in others]
+    differences = [ahead(values[best], values[k]) for k in others]
     p_values = holm([signed_rank_test([each]) for each in differences])
     return best, [
         Versus(k, mean_difference([each]), p) for k, each, p in zip(others, differences, p_values, strict=True)
