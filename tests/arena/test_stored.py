@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from html import unescape
 from pathlib import Path
 
 import pytest
 
+from mpifl.cli import main
+from mpifl.runfile import open_run
 from mpifl.tools.arena.page import write_page
 from mpifl.tools.arena.submission import selected
-from mpifl.tools.arena.suite import load_suite, scenario_study, stored_table
-from mpifl.tools.arena.table import read_table
+from mpifl.tools.arena.suite import load_suite, run_command, scenario_study, stored_table
+from mpifl.tools.arena.table import hashes, read_table
+from tests.analysis.test_page import CHROMIUM, OWN_SERVICES, browse
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -33,7 +40,55 @@ def test_the_stored_results_are_those_of_the_suite(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_page_is_that_of_the_stored_results(tmp_path: Path) -> None:
+def test_the_pages_are_those_of_the_stored_results(tmp_path: Path) -> None:
     suite = load_suite()
     page = write_page(suite, "quick", suite.methods, read_table(stored_table("quick")), tmp_path, "arena-1-quick")
     assert page.read_text() == (RESULTS / "arena.md").read_text()
+    assert page.with_suffix(".html").read_text() == (RESULTS / "arena-1-quick.html").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cell", ["quadratic-slow AREA", "quadratic-slow Ringmaster"])
+def test_the_command_of_a_cell_computes_its_run(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the model and the rows of the stored results; one with local steps that take time, and one without."""
+    monkeypatch.chdir(tmp_path)
+    scenario, method = cell.split()
+    row = next(row for row in read_table(stored_table("quick"))
+               if (row.scenario, row.method, row.seed, row.role) == (scenario, method, 3, "reporting"))  # fmt: skip
+    program, *words = shlex.split(run_command(load_suite().scenarios[scenario], row.configuration, 3))
+    assert program == "mpifl" and main([*words, "output=run.h5"]) == 0
+    with open_run("run.h5") as run:
+        assert hashes(run) == (row.model, row.tables)
+
+
+DRIVE = """<script>
+const rank = () => [...document.querySelectorAll("#ranks tr")].map(row => [...row.cells].map(cell => cell.textContent));
+const facts = { all: rank(), wide: document.documentElement.scrollWidth - innerWidth };
+const pick = (k, value) => { const box = document.querySelectorAll("select")[k]; box.value = value; box.onchange(); };
+pick(0, "quadratic"); facts.quadratic = rank(); pick(3, "time"); facts.time = rank();
+document.querySelector("#ranks button").click();
+facts.command = document.getElementById("command").textContent;
+facts.lines = document.querySelectorAll("#curve path").length;
+pick(1, "equal"); facts.none = rank().length;
+document.body.dataset.check = JSON.stringify(facts);
+</script>"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_the_interactive_page(width: int, tmp_path: Path) -> None:
+    """No request, no error, nothing wider than the window; its ranks are those of the page, and it filters them."""
+    driven = tmp_path / "driven.html"
+    driven.write_text((RESULTS / "arena-1-quick.html").read_text().replace("</body>", f"{DRIVE}</body>"))
+    document, log, urls = browse(driven, tmp_path, width)
+    assert "CONSOLE" not in log and not [url for url in urls if not re.match(OWN_SERVICES, url)], (log, urls)
+    found = re.search(r'data-check="([^"]*)"', document)
+    assert found, document[-2000:]
+    facts = json.loads(unescape(found[1]))
+    page = (RESULTS / "arena.md").read_text().partition("## All scenarios")[2]
+    expected = re.findall(r"^\| ([\w -]+?) +\| ([\d.]+) \(", page, re.MULTILINE)
+    assert [(name, rank) for name, rank, *_ in facts["all"][1:]] == expected and len(facts["all"][0]) == 8
+    assert facts["wide"] <= 0 and facts["lines"] == 20 and facts["none"] == 0
+    assert [name for name, *_ in facts["quadratic"][1:4]] == ["FADAS", "FedAsync", "asyncFedDR"]
+    assert facts["time"][1][0] == "Rescaled ASGD" and facts["command"].startswith("mpifl run jobs/arena/quadratic-slow")

@@ -71,9 +71,6 @@ def write_page(
     scripts = [_asset("uplot.js"), _asset("page.js")]
     allowed = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'"
-    data = json.dumps(curves, separators=(",", ":"), allow_nan=False)
-    for letter in "<>&":  # so that no text can end the script element
-        data = data.replace(letter, f"\\u{ord(letter):04x}")
     reload = f'\n<meta http-equiv="refresh" content="{RELOAD}">' if options.watch else ""
     page = f"""<!DOCTYPE html>
 <html lang="en">
@@ -86,7 +83,7 @@ def write_page(
 </head>
 <body>
 {"".join(parts)}
-<script id="data" type="application/json">{data}</script>
+<script id="data" type="application/json">{script_json(curves)}</script>
 <!-- The next script is uPlot 1.6.32, under this licence:
 {_asset("uplot.LICENSE")}
 -->
@@ -274,6 +271,14 @@ def _config(group: Group) -> dict[str, Any]:
         except ConfigError:
             continue
     return {}
+
+
+def script_json(value: Any) -> str:
+    """A value as JSON in a script element, which no text of it can end."""
+    data = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for letter in "<>&":
+        data = data.replace(letter, f"\\u{ord(letter):04x}")
+    return data
 
 
 def _text(value: object) -> str:

@@ -17,6 +17,7 @@ from mpifl.tools.analysis.ranking import performance_profile, rank_test
 from mpifl.tools.analysis.significance import Interval, mean_difference
 from mpifl.tools.arena import statistics
 from mpifl.tools.arena.claims import Test, judge, load_claims
+from mpifl.tools.arena.interactive import write_interactive
 from mpifl.tools.arena.suite import Method, Scenario, Suite
 from mpifl.tools.arena.table import Row
 
@@ -62,7 +63,8 @@ def write_page(
     loss = statistics.scores(rows, "loss", list(scenarios), names)
     time = statistics.scores(rows, "time", list(scenarios), names)
     missing = [key for key in suite.tier(tier) if key not in have]
-    parts = [f"# The arena: {suite.name}, {tier} tier", about(suite, rows, scenarios, names),
+    title, said = f"The arena: {suite.name}, {tier} tier", about(suite, rows, scenarios, names)
+    parts = [f"# {title}", f"{said}\n\n[The same results to filter, with curves]({name}.html)",
              f"## Scenarios\n\n{_table(*scenario_rows(scenarios))}"]  # fmt: skip
     if missing:
         parts.insert(2, f"Not computed here: {', '.join(missing)}.")
@@ -79,7 +81,12 @@ def write_page(
     tests = list(judge(rows, load_claims()))
     if any(test.scenario for test in tests):
         parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claim_rows(tests))}")
-    parts += [_scenario(each, names, rows, loss[k]) for k, each in enumerate(scenarios.values())]
+    tables = [scenario_cells(each, names, rows, loss[k]) for k, each in enumerate(scenarios.values())]
+    for each, cells in zip(scenarios.values(), tables, strict=True):
+        command = f"`mpifl arena --scenario {each.name}` computes this table again."
+        parts.append(f"## {each.name}\n\n{each.why}\n\n{_table(*cells)}\n\n{command}")
+    facts = [{row[0]: dict(zip(titles[1:], row[1:], strict=True)) for row in table} for table, titles in tables]
+    write_interactive(out / f"{name}.html", title, said, facts, names, rows, scenarios)
     path = out / f"{name}.md"
     path.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
     return path
@@ -201,7 +208,8 @@ def count_verdicts(tests: Sequence[Test]) -> str:
             "scenario here.")  # fmt: skip
 
 
-def _scenario(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> str:
+def scenario_cells(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> Cells:
+    """The table of a scenario with its titles."""
     best, others = statistics.against_best(loss)
     verdicts = {best: ("", "best")}
     verdicts |= {v.method: (_interval(v.difference), "worse" if v.distinguishable else "not distinguishable")
@@ -214,15 +222,14 @@ def _scenario(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], los
         fine = [row for row in own if row.status == "completed"]
         table.append([
             names[k], _mean([row.loss for row in fine]), difference, verdict, _median([row.time for row in reached]),
-            _median([row.updates for row in reached]), _median([row.bytes / 1e6 for row in reached]), len(reached),
+            _median([row.updates for row in reached]), _median([row.bytes / 1e6 for row in reached]), str(len(reached)),
             _mean([row.area for row in fine]), _mean([100 * row.accuracy for row in fine]),
-            _mean([100 * row.worst for row in fine]), failed or "",
+            _mean([100 * row.worst for row in fine]), str(failed or ""),
             _configuration(own[0].configuration) if own else "-",
         ])  # fmt: skip
-    titles = ["method", "loss", "minus best (95 %)", "", "s to target", "updates", "MB", "runs that reach it", "area",
-              "accuracy (%)", "worst tenth (%)", "failed", "configuration"]  # fmt: skip
-    command = f"mpifl arena --scenario {scenario.name}"
-    return f"## {scenario.name}\n\n{scenario.why}\n\n{_table(table, titles)}\n\n`{command}` computes this table again."
+    return table, ["method", "loss", "minus best (95 %)", "verdict", "s to target", "updates", "MB",
+                   "runs that reach it", "area", "accuracy (%)", "worst tenth (%)", "failed",
+                   "configuration"]  # fmt: skip
 
 
 def _configuration(text: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -166,6 +168,21 @@ def _resolved(value: Any, clients: int) -> Any:
     return value
 
 
+def _default_steps(section: Mapping[str, Any]) -> Any:
+    """The default number of local steps of a method whose contacts have any; None: they have one gradient or a poll."""
+    algorithm: Any = FAMILIES["algorithm"].find(str(section["name"]))
+    steps = fields_of(algorithm).get("local_steps")
+    return steps.default if steps and not algorithm.polls else None
+
+
+def run_command(scenario: Scenario, configuration: str, seed: int) -> str:
+    """The command that computes a run of the results table by itself."""
+    section = json.loads(configuration)
+    steps = f" clock.delay.steps={section['local_steps']}" if _default_steps(section) else ""
+    algorithm = shlex.quote(f"algorithm={json.dumps(section)}")
+    return f"mpifl run jobs/arena/{scenario.name}.yaml {algorithm}{steps} seed={seed}"
+
+
 def scenario_study(
     suite: Suite, scenario: Scenario, methods: Mapping[str, Method], folder: Path, ranks: int = 1
 ) -> Study:  # fmt: skip
@@ -178,11 +195,10 @@ def scenario_study(
     labels: dict[str, Any] = {}
     for name, method in methods.items():
         sections = configurations(suite, name, method, clients)
-        algorithm: Any = FAMILIES["algorithm"].find(str(method.algorithm["name"]))
         labels[name] = {"algorithm": sections}
-        if "local_steps" in fields_of(algorithm) and not algorithm.polls:
+        if steps := _default_steps(method.algorithm):
             for section in sections:
-                section.setdefault("local_steps", fields_of(algorithm)["local_steps"].default)
+                section.setdefault("local_steps", steps)
             labels[name]["clock.delay.steps"] = LOCAL_STEPS
     values = {
         "name": scenario.name, "job": str(scenario.path), "output": str(folder / scenario.name),
