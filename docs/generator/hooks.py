@@ -20,7 +20,7 @@ log = logging.getLogger("mkdocs.hooks.mpifl")
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^ *(`{3,}).*?^ *\1 *$", re.S | re.M)
-DIAGRAM = re.compile(r"!\[[^\]]*\]\((assets/[\w-]+\.svg)\)")
+SVG = re.compile(r"!\[[^\]]*\]\((assets/[\w-]+\.svg)\)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sbatch": "sh", ".sh": "sh", ".toml": "toml"}
 
 
@@ -44,7 +44,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Puts diagrams into the page, and turns links out of docs/ to the pages made by `on_files`."""
-    text = DIAGRAM.sub(lambda match: _inline(match[1]), markdown)
+    text = SVG.sub(lambda match: _inline(match[1]) or match[0], markdown)
     pieces, last = [], 0
     for fence in FENCE.finditer(text):
         pieces += [_relinked(text[last : fence.start()], page.file.src_uri), fence[0]]
@@ -53,8 +53,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def _inline(path: str) -> str:
-    """A diagram as part of the page, so that it takes the page's colours."""
-    return f'<div class="diagram-scroll">{(ROOT / "docs" / path).read_text(encoding="utf-8").strip()}</div>'
+    """A diagram as part of the page, so that it takes the page's colours; "" for another picture."""
+    text = (ROOT / "docs" / path).read_text(encoding="utf-8").strip()
+    return f'<div class="diagram-scroll">{text}</div>' if text.startswith('<svg class="diagram"') else ""
 
 
 def _relinked(text: str, page: str) -> str:
