@@ -68,6 +68,15 @@ def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:
             raise ValueError(f"{who} {v.dtype} of shape {tuple(v.shape)}, not {x.dtype} of shape {tuple(x.shape)}")
 
 
+def parts_of(d: int, count: int) -> list[slice]:
+    """The parts of a vector (d,) that `count` ranks share: ceil(d/count) numbers each, the last ones fewer.
+
+    `torch.chunk` cuts like that, but leaves out parts of no numbers.
+    """
+    size = -(-d // count)
+    return [slice(min(d, k * size), min(d, (k + 1) * size)) for k in range(count)]
+
+
 def norm_of(vectors: Sequence[Vector]) -> float:
     """The Euclidean norm of all vectors together; infinite or NaN if an entry is, or if it is no float64."""
     square = 0.0

@@ -56,6 +56,26 @@ class BothSite(TermSite, GradientSite):
     """Has both hooks."""
 
 
+class ShardedSite(Site):
+    """Each rank of whose group has a part of the model. In round 1 client 1 makes trouble on the second one."""
+
+    sharded = True
+    trouble = ""
+
+    def fit(self, x: np.ndarray, contact: Contact) -> tuple[np.ndarray, int]:
+        part, steps = contact.part, contact.steps or contact.epochs or 0
+        if self.trouble and (contact.client, contact.round) == (1, 1) and contact.comm and contact.comm.rank == 1:
+            if self.trouble == "raises":
+                raise ValueError("one member alone")
+            wrong = {"nan": (x * np.float32("nan"), 1), "length": (x[1:], 1), "steps": (x, 7)}
+            return wrong[self.trouble]
+        a, c = self.a[part], self.c[part]
+        noise = (self.sigma * contact.generator.standard_normal((steps, len(self.c)))).astype(x.dtype)
+        for k in range(steps):
+            x = x - contact.step_size * ((x - c) * a + noise[k, part])
+        return x, steps
+
+
 class MomentumSite(Site):
     """Heavy ball whose velocity stays from one contact to the next, and the number of contacts."""
 
@@ -122,14 +142,18 @@ class Counts(MomentumSite):
         return x - np.float32(np.nan if (contact.client, contact.round) == (1, 1) else self.contacts), 1
 
 
-SITES = (Site, TermSite, GradientSite, BothSite, MomentumSite, GlobalSite, Forgetful, Unseeded, Long, Untried, Counts)
+SITES = (
+    Site, TermSite, GradientSite, BothSite, ShardedSite, MomentumSite, GlobalSite, Forgetful, Unseeded, Long, Untried,
+    Counts,
+)  # fmt: skip
 KINDS: dict[str, type[Site]] = {kind.__name__: kind for kind in SITES}
 
 
 def quadratics(
-    kind: str = "Site", clients: int = 7, dim: int = 12, sigma: float = 0.3, dtype: str = "float32"
+    kind: str = "Site", clients: int = 7, dim: int = 12, sigma: float = 0.3, dtype: str = "float32", trouble: str = ""
 ) -> tuple[np.ndarray, list[Site]]:
     """The clients of `{clients, model: {name: quadratic, dim, sigma}, dtype}`."""
+    ShardedSite.trouble = trouble
     problem = QuadraticProblem(ProblemSettings(clients=clients, dtype=dtype), Quadratic(dim=dim, sigma=sigma))
     return np.zeros(dim, dtype), [KINDS[kind](problem.shard(i), sigma) for i in range(clients)]
 
@@ -245,6 +269,18 @@ class Wrong(MomentumSite):
         }.get(self.case, saved)
 
 
+class Part:
+    """A client that is sharded, and has what `case` says."""
+
+    def __init__(self, case: str) -> None:
+        self.sharded = case != "whole"
+        for hook in {"save": ["save", "load"], "gradient": ["gradient"]}.get(case, []):
+            setattr(self, hook, dict)
+
+    def fit(self, x: np.ndarray, contact: Contact) -> tuple[np.ndarray, int]:
+        return x, 1
+
+
 class Lacking:
     """A client that lacks what `case` says."""
 
@@ -267,6 +303,10 @@ def wrong(case: str = "", dtype: str = "float32", client: int | None = None) -> 
         "no fit": (x0, [Lacking(case)]),
         "no load": (x0, [Lacking(case)]),
         "no samples": (x0, [Lacking(case)]),
+        "some sharded": (x0, [Part(""), Part("whole")]),
+        "sharded with names": ({"w": x0}, [Part("")]),
+        "sharded with a gradient": (x0, [Part("gradient")]),
+        "sharded with save": (x0, [Part("save")]),
         "no clients": (x0, []),
         "a generator": (x0, (client for client in clients)),
         "ints": (np.zeros(3, int), clients),

@@ -7,15 +7,18 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
+from mpifl.client.sharded import ShardedMember, ShardedWorker
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.job import Job
 from mpifl.config.read import job_from_dict
-from mpifl.errors import ConfigError, RunFailed, RunResult, format_client_error
+from mpifl.errors import ConfigError, MemberFailed, RunFailed, RunResult, format_client_error
+from mpifl.objective import parts_of
 from mpifl.problems.loading import host
 from mpifl.problems.problem import ComputeResources, HostedClients, Shard
 from mpifl.signals import SignalRecorder, exit_code, is_from_signal
@@ -122,14 +125,17 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
         handshake.report_error(comm, error)
     setup = handshake.receive_setup(comm)
     x0, ranks, group = setup.x0, Layout(comm.size, job.ranks_per_client).group_of(comm.rank), None
+    make: Callable[..., Worker] = Worker
     if len(ranks) > 1:
         group = RankGroup(comm, ranks, x0.size, x0.dtype, signals.numbers)
         if setup.meta.get("own_training"):
             group.communicator  # noqa: B018 - made by all members now, before one of them fails
+        if setup.meta.get("sharded"):
+            make, x0 = partial(ShardedWorker, group, x0.size), x0[parts_of(x0.size, group.size)[group.member]]
     try:
         hosted = _build(job, setup, setup.shards, group)
         setup.shards.clear()
-        worker = Worker(
+        worker = make(
             job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, norm=job.faults.norm,
             rank=comm.rank, limit=job.memory.client_states, folder=job.states_folder,
         )  # fmt: skip
@@ -139,16 +145,28 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
     handshake.await_start(comm)
     own = launcher_rank(comm, comm.rank)
     signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: _end_process(own, exit_code(number)))
-    if group and group.member:
-        with np.errstate(over="ignore", invalid="ignore"):
-            _follow(job, setup, hosted, group)
-        handshake.await_release(comm)
-    transport = MPIClientTransport(comm, worker, len(hosted.objectives), x0.size, x0.dtype, max_vectors(job.algorithm))
-    transport.signals = signals.numbers
+    # A run may diverge; its losses show it.
+    with group.watched() if group else nullcontext(), np.errstate(over="ignore", invalid="ignore"):
+        if group and group.member:
+            _follow(comm, job, setup, hosted, group)
+        else:
+            _lead(comm, job, setup, worker, x0, group, signals.numbers)
+    handshake.await_release(comm)
+
+
+def _lead(
+    comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, x0: np.ndarray, group: RankGroup | None,
+    signals: list[int],
+) -> None:  # fmt: skip
+    """Runs this rank's clients, alone or for its group, until the end of the run; x0: the part that it has."""
+    sharded = isinstance(worker, ShardedWorker)
+    d, vectors = x0.size, max_vectors(job.algorithm)
+    transport = MPIClientTransport(comm, worker, len(worker.objectives), d, x0.dtype, vectors, sharded)
+    transport.signals = signals
+    if isinstance(worker, ShardedWorker):
+        transport.on_message, transport.on_vectors = worker.on_message, worker.on_vectors
     try:
-        # A run may diverge; its losses show it.
-        with np.errstate(over="ignore", invalid="ignore"):
-            ClientRank(comm, job, setup, worker, transport, group).run()
+        ClientRank(comm, job, setup, worker, transport, group).run()
     except MPI.Exception:
         raise
     except BaseException as error:
@@ -158,7 +176,6 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
     finally:
         if group:
             group.stop()
-    handshake.await_release(comm)
 
 
 def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: RankGroup | None) -> HostedClients:
@@ -168,21 +185,26 @@ def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: Ran
     return host(model, settings, setup.meta, scaled, job.seed, resources, group, job.faults.patience)
 
 
-def _follow(job: Job, setup: ClientSetup, hosted: HostedClients, group: RankGroup) -> None:
-    """Computes this rank's parts of its group's gradients until the group's first rank ends that."""
+def _follow(comm: MPI.Comm, job: Job, setup: ClientSetup, hosted: HostedClients, group: RankGroup) -> None:
+    """Computes this rank's parts of its group's gradients, or of models, until the group's first rank ends that."""
     clients: dict[int, Any] = dict(hosted.objectives)
+    member = ShardedMember(comm, job.algorithm, group, setup.x0.size, setup.x0.dtype)
     limit = _time_limit(job)
     for request in group.requests():
-        with limit():
+        i = request.client
+        with limit(), suppress(MemberFailed):  # the leader reports it
             if request.name == HOST:
-                clients |= _build(job, setup, {request.client: request.arrays}, group).objectives
+                clients |= _build(job, setup, {i: request.arrays}, group).objectives
+            elif request.kind == Ask.CALL and setup.meta.get("sharded"):
+                member.follow_call(i, clients[i], request.name, request.arguments, request.arrays)
             elif request.kind == Ask.CALL:
-                clients[request.client].follow_call(request.name, request.arguments, request.arrays)
+                clients[i].follow_call(request.name, request.arguments, request.arrays)
             else:
                 assert request.x is not None
                 x = hosted.memory.from_host(request.x)
-                clients[request.client].follow_gradient(request.round, request.number, x, request.rows)
+                clients[i].follow_gradient(request.round, request.number, x, request.rows)
                 group.finish()
+    member.finish()
 
 
 def _time_limit(job: Job) -> Callable[[], AbstractContextManager[None]]:

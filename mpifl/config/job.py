@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
+
 from mpifl import algorithms
 from mpifl.algorithms.base import NEEDS, Algorithm
 from mpifl.config.types import INT64_MAX, Bounds, Config, NonNegativeFloat, PositiveFloat, PositiveFraction, PositiveInt
@@ -294,8 +296,22 @@ class Job(Config):
                 other = f"set algorithm.{option}={NOT_NEEDED.get(option, 0)}, or choose" if option else "choose"
                 remedy = f"{other} another method: mpifl list algorithms --own-training"
                 raise ConfigError("algorithm", name, f"it needs {need}, and {wrong}", expected, remedy)
+        if "sharded" in offers and self.ranks_per_client > 1:
+            self._check_sharded()
         if self.evaluate.gradient and "gradient" not in offers:
             raise ConfigError("evaluate.gradient", True, f"{wrong} and no gradient", "false")
+
+    def _check_sharded(self) -> None:
+        """Raises ConfigError where method or faults need whole vectors of clients of which each rank has a part."""
+        g, method, name = self.ranks_per_client, self.algorithm, algorithms.name_of(type(self.algorithm))
+        wrong = f"the clients are sharded, so each of the {g} ranks of one has a part of its vectors"
+        remedy = "or set ranks_per_client=1"
+        vectors = {method.vectors_down, method.vectors_up, method.min_vectors_up}
+        if name is None or vectors != {1} or vars(method.init_client(np.zeros(1), 0)):
+            expected = "a method of the package that sends one vector each way and keeps none on its clients"
+            raise ConfigError("algorithm", name or type_name(method), wrong, expected, remedy)
+        if self.faults.norm is not None:
+            raise ConfigError("faults.norm", self.faults.norm, wrong, "null", remedy)
 
     def check_micro_batches(self) -> None:
         """Raises ConfigError where the ranks of a client cannot have equally many micro-batches."""

@@ -1,4 +1,8 @@
-"""Clients with training loops of their own, which all ranks of a group run at the same time."""
+"""Clients with training loops of their own, which all ranks of a group run at the same time.
+
+Where they are sharded each member has a part of the model: it applies the method's rule to its own part, and thus
+calls `fit` by itself once the leader has asked it to train.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.objective import QuadraticTerm
+from mpifl.objective import QuadraticTerm, parts_of
 from mpifl.problems.micro_batches import Group
 from mpifl.problems.own_training import OwnObjective
 from mpifl.problems.problem import HostedClients
@@ -16,9 +20,12 @@ from mpifl.problems.problem import HostedClients
 class GroupTrained:
     """One client, whose `fit` and `load` every member calls; the leader alone computes everything else."""
 
-    def __init__(self, objective: OwnObjective, client: int, group: Group) -> None:
-        self._objective, self._client, self._group = objective, client, group
+    def __init__(self, objective: OwnObjective, client: int, group: Group, d: int | None) -> None:
+        """d: numbers of a model that is sharded; None: it is not."""
+        self._objective, self._client, self._group, self._sharded = objective, client, group, d is not None
         objective.comm = group.communicator
+        if d is not None:
+            objective.shard(parts_of(d, group.size)[group.member])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._objective, name)
@@ -26,7 +33,14 @@ class GroupTrained:
     def fit(
         self, x: np.ndarray, round: int, steps: int | None, epochs: int | None, step: float, term: QuadraticTerm
     ) -> tuple[np.ndarray, int]:
-        """The client's model after its training from x (d,), and its number of local steps; on the leader."""
+        """The client's model after its training from x (d,), and its number of local steps; on the leader.
+
+        Sharded: this member's part of the model, from its part x.
+        """
+        if self._sharded:
+            if not self._group.member:
+                self._group.call(self._client, "train", {}, [])
+            return self._group.agree(lambda: self._objective.fit(x, round, steps, epochs, step, term), alike=False)
         vectors = {"x": x, "shift": term.shift, "centre": term.centre}
         known = {name: v for name, v in vectors.items() if v is not None}
         counts = {"round": round, "steps": steps, "epochs": epochs}
@@ -50,7 +64,8 @@ class GroupTrained:
         self._group.agree(lambda: self._objective.fit(vectors["x"], **given, term=term))
 
 
-def by_groups(hosted: HostedClients, group: Group) -> HostedClients:
-    """A rank's clients with training loops of their own, which its group trains."""
-    objectives: dict[int, Any] = {i: GroupTrained(own, i, group) for i, own in hosted.objectives.items()}  # type: ignore[arg-type]
+def by_groups(hosted: HostedClients, group: Group, meta: Mapping[str, Any]) -> HostedClients:
+    """A rank's clients with training loops of their own, which its group trains; meta: `OwnTraining.meta`."""
+    d = meta["d"] if meta["sharded"] else None
+    objectives: dict[int, Any] = {i: GroupTrained(own, i, group, d) for i, own in hosted.objectives.items()}  # type: ignore[arg-type]
     return hosted._replace(objectives=objectives)

@@ -94,7 +94,7 @@ def host(
             return hosted
         from mpifl.problems.group_training import by_groups
 
-        return by_groups(hosted, group)
+        return by_groups(hosted, group, meta)
     if settings.entry is not None:
         from mpifl.problems.torch.entry import host_entry
 

@@ -35,8 +35,8 @@ class Group(Protocol):
     def call(self, client: int, name: str, arguments: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
         """Tells the other members, where this one is the leader, to call something."""
 
-    def agree(self, run: Callable[[], tuple[np.ndarray, int]]) -> tuple[np.ndarray, int]:
-        """What `run` returns, the same on all members; raises on the leader what one of them raised."""
+    def agree(self, run: Callable[[], tuple[np.ndarray, int]], alike: bool = True) -> tuple[np.ndarray, int]:
+        """What `run` returns, the same on all members (`alike`), or the number alone; raises where it raised on one."""
 
     def compute(self, gradient: Callable[[], Vector]) -> Any:
         """The gradient of a micro-batch, or what it raised where the other members are to learn it."""

@@ -6,6 +6,7 @@
     save() -> {name: value}, load(saved)    optional: what the client keeps between contacts; arrays and numbers
     samples                                 optional: the number of its rows; 1
     adds_term                               optional: whether `fit` adds `contact.term` to the loss; False
+    sharded                                 optional: whether each rank of its group has only a part of the model; False
     trial                                   optional: False: no contact of client 0 is tried before the run
 
 A model is what x0 is: a flat array (d,) or a mapping of arrays by name, of NumPy or torch. The server's metrics are
@@ -21,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from math import ceil, isnan, nan, prod
 from operator import index
 from typing import Any, NamedTuple
@@ -39,6 +41,7 @@ log = logging.getLogger(__package__)
 
 MEANS = ("train_loss", "test_loss", "test_accuracy")  # what `evaluate` may return, and `rows`: of the test rows
 OPTIONS = ("batch_size", "drop_last", "l2", "test_split", "validation_split", "evaluation_rows")  # of other problems
+HOOKS = ("gradient", "adds_term", "sharded")  # what all clients may offer
 LONG = 10.0  # s, the longest contact that is tried twice
 QUIET = 10.0  # s, the longest time without a line while something is tried
 SCALAR = ".scalar"  # end of the name of a NumPy number in a saved state: it does not round as Python's numbers do
@@ -61,6 +64,7 @@ class Contact(NamedTuple):
         generator: Draws that belong to the run's seed, the client and the round.
         seed: A number below 2^32 that does as well; Python's, NumPy's and torch's generators are seeded with it.
         comm: The communicator of the ranks that train the client together; None: it has one rank.
+        part: Which numbers of the model this rank has, if the client is sharded; else all.
     """
 
     client: int
@@ -72,6 +76,7 @@ class Contact(NamedTuple):
     generator: np.random.Generator
     seed: int
     comm: Any = None
+    part: slice = slice(None)
 
 
 class ModelForm:
@@ -145,15 +150,24 @@ class OwnObjective:
     """A client with a training loop of its own, which takes the local steps of a method."""
 
     # There is no `__dict__`: the estimate of memory does not look into a user's objects.
-    __slots__ = ("_form", "_i", "_own", "_seed", "_unloaded", "adds_term", "clients", "comm", "samples", "share")
+    __slots__ = (
+        "_form", "_i", "_own", "_seed", "_unloaded", "adds_term", "clients", "comm", "part", "samples", "share",
+    )  # fmt: skip
 
     def __init__(self, own: Any, form: ModelForm, meta: Mapping[str, Any], i: int, seed: int) -> None:
         self._own, self._form, self._i, self._seed = own, form, i, seed
         self.comm: Any = None  # of the ranks that train the client together
+        self.part = slice(None)  # of the model, that this rank has
         self.samples, self.clients = meta["samples"][i], meta["clients"]
         self.share = self.samples / sum(meta["samples"])
         self.adds_term = bool(getattr(own, "adds_term", False))
         self._unloaded: Mapping[str, Any] | None = None  # a state that the client has not been given yet
+
+    def shard(self, part: slice) -> None:
+        """Makes this rank have a part of the flat model alone."""
+        self.part, self._form = part, copy(self._form)
+        self._form.d = part.stop - part.start
+        self._form.layout = [("x", (self._form.d,))]
 
     # -- local steps ---------------------------------------------------------------------------------------------------
     def fit(
@@ -165,13 +179,15 @@ class OwnObjective:
         self._load()
         draws = stream(self._seed, "batch", self._i, round)
         seed = int(stream(self._seed, "fit", self._i, round).integers(2**32))
-        contact = Contact(self._i, round, steps, epochs, step, term, draws, seed, self.comm)
+        contact = Contact(self._i, round, steps, epochs, step, term, draws, seed, self.comm, self.part)
         with seeded_generators(seed):
             found = self._own.fit(self._form.shaped(x), contact)
         who = f"client {self._i}: fit returned"
         if not isinstance(found, tuple) or len(found) != 2:
             raise ReturnError(f"{who} {kind(found)}, not (y, local_steps)")
         y = self._form.flat(found[0], f"{who} a y that")
+        if self.part != slice(None) and not np.isfinite(y).all():  # no rank has the whole update, to refuse it
+            raise ReturnError(f"{who} a y that is not finite")
         with suppress(TypeError):
             if not isinstance(found[1], bool) and (taken := index(found[1])) > 0:
                 return y, taken
@@ -356,17 +372,31 @@ class OwnTraining(Problem):
             wrong = f"{settings.entry} returns {self.clients} clients"
             raise ConfigError("problem.clients", settings.clients, wrong, f"{self.clients}, or null")
         every = [_checked_client(settings, made[1][i], i) for i in range(self.clients)]
-        hooks = [{hook for hook in ("gradient", "adds_term") if getattr(own, hook, False)} for own in every]
+        hooks = [{hook for hook in HOOKS if getattr(own, hook, False)} for own in every]
         self.offers: frozenset[str] = frozenset(set.intersection(*hooks))
+        if "sharded" in set.union(*hooks):
+            self._check_sharded(every, made[0])
         samples = [index(getattr(own, "samples", 1)) for own in every]
         self.samples = np.array(samples, np.int64)
-        self.meta = {"own_training": True, "clients": self.clients, "samples": samples, "d": self.d}
+        self.meta = {"own_training": True, "clients": self.clients, "samples": samples, "d": self.d,
+                     "sharded": "sharded" in self.offers}  # fmt: skip
         measured = "gradient" in self.offers or any(hasattr(own, "evaluate") for own in every)
         self._measured = [OwnObjective(own, self._form, self.meta, i, 0) for i, own in enumerate(every) if measured]
         with _one_line(settings, "its evaluate is tried before the run"):
             for objective in self._measured[:1]:
                 with _watched("evaluate of client 0"):
                     objective.means(self._form.x0)
+
+    def _check_sharded(self, clients: Sequence[Any], x0: Any) -> None:
+        """Raises ConfigError where clients that are sharded cannot be."""
+        if "sharded" not in self.offers:
+            raise entry_error(self._settings, "some clients are sharded and others are not", "all of them, or none")
+        if isinstance(x0, Mapping):
+            raise entry_error(self._settings, "the clients are sharded, and x0 is a mapping", "a flat array (d,)")
+        for hook in ("gradient", "save"):
+            if any(hasattr(own, hook) for own in clients):
+                wrong = f"the clients are sharded, and have {hook}, which one rank of a group calls for all"
+                raise entry_error(self._settings, wrong, f"clients without {hook}")
 
     def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
         return _prepare_torch(self._settings.torch, resources, evaluation=True)

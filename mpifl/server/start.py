@@ -206,8 +206,8 @@ def _connect_ranks(comm: MPI.Comm, layout: Layout, job: Job, problem: Problem, x
     """A transport to the clients on the other ranks."""
     from mpifl.transport.mpi_server import MPIServerTransport
 
-    vectors = max_vectors(job.algorithm)
-    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, vectors, problem.raw_shard, layout)
+    vectors, sharded = max_vectors(job.algorithm), bool(problem.meta.get("sharded"))
+    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, vectors, problem.raw_shard, layout, sharded)
 
 
 def _open_run_file(

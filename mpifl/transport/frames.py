@@ -139,10 +139,11 @@ class Frame:
 class FrameFormat:
     """The frames of a run with vectors (d,) of `dtype`, at most `vectors` in a message."""
 
-    def __init__(self, d: int, dtype: np.dtype, vectors: int) -> None:
+    def __init__(self, d: int, dtype: np.dtype, vectors: int, sharded: bool = False) -> None:
+        """sharded: whether several ranks have a part each of a vector, which then never travels in the frame."""
         self.d, self.dtype, self.vectors = d, dtype, vectors
         self.vector_bytes = d * dtype.itemsize
-        self.inline = vectors * self.vector_bytes <= INLINE_BYTES
+        self.inline = vectors * self.vector_bytes <= INLINE_BYTES and not sharded
 
     def frame(self) -> Frame:
         """A frame with room for as many vectors as travel in it."""

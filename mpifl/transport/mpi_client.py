@@ -48,12 +48,14 @@ class MPIClientTransport:
     """The clients' end (`client_end.ClientTransport`) for the clients of this rank."""
 
     def __init__(
-        self, comm: MPI.Comm, clients: LocalClients, hosted: int, d: int, dtype: np.dtype, vectors: int
+        self, comm: MPI.Comm, clients: LocalClients, hosted: int, d: int, dtype: np.dtype, vectors: int,
+        sharded: bool = False,
     ) -> None:  # fmt: skip
-        """hosted: clients on this rank. d, dtype: of a vector. vectors: maximum in a message."""
+        """hosted: clients on this rank. d, dtype: of a vector, or of this rank's part (`sharded`). vectors: maximum in
+        a message."""
         self._comm, self._clients, self._memory = comm, clients, clients.memory
         clients.link = self
-        self._format = FrameFormat(d, dtype, vectors)
+        self._format = FrameFormat(d, dtype, vectors, sharded)
         self._hosted = hosted
         self._frame = self._format.frame()
         self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)
@@ -71,6 +73,8 @@ class MPIClientTransport:
         self._signals_reported = 0
         self.on_marker: Callable[[int], None] = lambda number: None  # called between two messages
         self.on_host: Callable[[int], None] = lambda i: None  # called between two messages; receives the client
+        self.on_message: Callable[[int, Message], None] = lambda i, message: None  # called before a message is complete
+        self.on_vectors: Callable[[int], None] = lambda i: None  # called when the vectors of a client's update leave
         self.on_progress: Callable[[], None] = lambda: None  # called now and then
         self.on_stop: Callable[[], None] = lambda: None  # called before the last frame to the server
 
@@ -102,6 +106,7 @@ class MPIClientTransport:
     def _complete(self, received: Received) -> Message:
         """The message, once its vectors are here."""
         assert received.message
+        self.on_message(received.subject, received.message)
         if not received.incoming:
             return received.message
         wait(*received.requests)
@@ -200,6 +205,7 @@ class MPIClientTransport:
             i, update, vectors = self._leaving.popleft()
             self._send_frame(i, update)
             self._keep([self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers], vectors)
+            self.on_vectors(i)
 
     def _send_frame(self, i: int, update: Update, inside: Sequence[np.ndarray] = (), text: int = 0) -> None:
         """Starts to send an update's frame, with the vectors that travel in it; text: bytes of what follows it."""

@@ -3,7 +3,8 @@
 A client lives on a group of ranks (`layout`), until it is moved; its messages go to the group's first rank. A
 persistent receive of each of these is posted for frames (`frames`), whose vectors are copied out. Vectors too large for
 a frame wait at the sender until one of a pool of buffers is free. Large messages leave by Isend straight from the
-model's array, which lives until its sends are seen to be complete.
+model's array, which lives until its sends are seen to be complete. Where clients are sharded each rank of a group is
+sent its part of the array, and the parts of an update are received into one buffer.
 
 Where the MPI reports deaths (ULFM) the transport continues with the live ranks. A failed call only means that some rank
 is dead: the transport asks which ones are, forgets what is in flight to or from them, and their clients have failed.
@@ -22,6 +23,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
+from mpifl.objective import norm_of, parts_of
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.client_end import PartStatus
 from mpifl.transport.frames import WITH_TEXT, FrameFormat, Kind
@@ -29,6 +31,7 @@ from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.layout import Layout
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, QUARANTINE, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
 from mpifl.transport.queues import Outbox, ReceivePool
+from mpifl.transport.rank_deaths import launcher_rank, report_death
 from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, ServerTransport, describe_clients
 
 log = logging.getLogger(__package__)
@@ -41,18 +44,23 @@ class MPIServerTransport(ServerTransport):
 
     def __init__(
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int,
-        shard: Callable[[int], Sequence[np.ndarray]], layout: Layout,
+        shard: Callable[[int], Sequence[np.ndarray]], layout: Layout, sharded: bool = False,
     ) -> None:  # fmt: skip
-        """vectors: maximum in a message; shard: the data of a client that moves to another rank."""
+        """vectors: maximum in a message; shard: the data of a client that moves to another rank.
+
+        sharded: whether each rank of a client has a part of its vectors.
+        """
         super().__init__([layout.home(i) for i in range(clients)], set(layout.leaders))
-        self._comm, self._shard = comm, shard
-        self._format = FrameFormat(d, dtype, vectors)
+        self._comm, self._shard, self._layout = comm, shard, layout
+        # Of a vector: the part of each rank of a group that has one, the first one's first.
+        self._parts = parts_of(d, layout.per_client if sharded else 1)
+        self._format = FrameFormat(d, dtype, vectors, len(self._parts) > 1)
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]  # index: rank; 0's is not used
         self._next_release = 0.0  # perf_counter
         self._frames = [self._format.frame() for _ in range(comm.size)]  # index: rank; where its next frame is received
         # index: rank; the persistent receive of its frames
         self._receives: list[Any] = [MPI.REQUEST_NULL for _ in range(comm.size)]
-        self._pool = ReceivePool(comm, self._format, clients)
+        self._pool = ReceivePool(comm, self._format, clients, self._parts)
         # (client, rank) -> an update whose vectors wait at the rank, and how many they are; oldest first
         self._announced: dict[tuple[int, int], tuple[Update, int]] = {}
         self._ready: dict[int, Update] = {}  # client -> its complete update, oldest first
@@ -80,10 +88,15 @@ class MPIServerTransport(ServerTransport):
                 outbox.send(frame, len(message.vectors))
             else:
                 outbox.send(frame)
-                outbox.send_vectors(message.vectors, DATA + i)
+                for part, each in zip(self._parts, self._group_outboxes(rank)):
+                    each.send_vectors([v[part] for v in message.vectors], DATA + i)
         except MPI.Exception as error:
             self._handle_death(error)
         self._release_sent()
+
+    def _group_outboxes(self, rank: int) -> list[Outbox]:
+        """Those of the ranks that have parts of the vectors of the clients on `rank`."""
+        return self._outboxes[rank : rank + len(self._parts)]
 
     def _send_control(
         self, rank: int, kind: Kind, subject: int, arrays: Sequence[np.ndarray] = (), tag: int = SETUP
@@ -109,7 +122,8 @@ class MPIServerTransport(ServerTransport):
             return
         for rank in self.live_ranks.copy():
             try:
-                self._outboxes[rank].release()
+                for outbox in self._group_outboxes(rank):
+                    outbox.release()
             except MPI.Exception as error:
                 self._handle_death(error)
         self._next_release = time.perf_counter() + RELEASE_INTERVAL
@@ -216,7 +230,9 @@ class MPIServerTransport(ServerTransport):
             return False
         for receive in complete:
             if self.rank_of[receive.client] == receive.rank:
-                self._ready[receive.client] = receive.update
+                update = receive.update
+                whole = len(self._parts) == 1  # else no rank has had the whole update before
+                self._ready[receive.client] = update if whole else update._replace(norm=norm_of(update.vectors))
                 self._buffers[receive.client] = receive.buffers
             else:  # the client was moved or abandoned
                 self._pool.free.append(receive.buffers)
@@ -277,15 +293,22 @@ class MPIServerTransport(ServerTransport):
 
     # -- failures ------------------------------------------------------------------------------------------------------
     def _handle_death(self, error: MPI.Exception) -> None:
-        """Forgets what is in flight to or from ranks that have died. Raises the error where none has."""
-        died = dead_ranks(self._comm) & self.live_ranks
+        """Forgets what is in flight to or from ranks that have died. Raises the error where none has.
+
+        A group that has lost a rank ends, but the others may not know it yet.
+        """
+        dead = {rank: self._layout.group_of(rank)[0] for rank in dead_ranks(self._comm)}
+        for rank in [rank for rank, leader in dead.items() if leader in self.live_ranks and leader not in dead]:
+            report_death(launcher_rank(self._comm, rank))
+        died = self.live_ranks.intersection(dead.values())
         if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else the rank has been handled already
             raise error
         self.live_ranks -= died
         for rank in died:
             QUARANTINE.extend([self._receives[rank], self._frames[rank]])
             self._receives[rank] = MPI.REQUEST_NULL
-            self._outboxes[rank].abandon()
+            for outbox in self._group_outboxes(rank):
+                outbox.abandon()
         for key in [key for key in self._announced if key[1] in died]:
             del self._announced[key]
         for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._errors]:
@@ -364,7 +387,8 @@ class MPIServerTransport(ServerTransport):
                 return dropped + self._unanswered
         for rank in sorted(self.live_ranks):
             try:
-                self._outboxes[rank].drain()
+                for outbox in self._group_outboxes(rank):
+                    outbox.drain()
                 self._receives[rank].Free()
             except MPI.Exception as error:
                 self._handle_death(error)

@@ -78,8 +78,11 @@ class ReceivePool:
     Vectors wait at their sender until a buffer is free, so that the server's memory does not grow with the clients.
     """
 
-    def __init__(self, comm: MPI.Comm, format: FrameFormat, clients: int) -> None:
-        self._comm, self._format = comm, format
+    def __init__(
+        self, comm: MPI.Comm, format: FrameFormat, clients: int, parts: Sequence[slice] = (slice(None),)
+    ) -> None:  # fmt: skip
+        """parts: of a vector, each sent by one rank of a group; the first of these announces the update."""
+        self._comm, self._format, self._parts = comm, format, parts
         size = format.vectors * format.vector_bytes
         count = 0 if format.inline else max(2, min(POOL_BUFFERS, clients, POOL_BYTES // size))
         self.free = [self._new_buffers() for _ in range(count)]
@@ -99,7 +102,8 @@ class ReceivePool:
         self.active.append(receive)
         try:
             for v in receive.update.vectors:
-                receive.requests.append(self._comm.Irecv(v, rank, DATA + i))
+                for k, part in enumerate(self._parts):
+                    receive.requests.append(self._comm.Irecv(v[part], rank + k, DATA + i))
         except MPI.Exception:
             self.abandon(lambda other: other is receive)
             raise

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from enum import IntEnum
 from math import inf
 from typing import Any, NamedTuple, cast
@@ -26,8 +26,10 @@ from mpifl.errors import MemberFailed, first_and_last_line, format_client_error
 from mpifl.objective import Vector, from_numpy, to_numpy
 from mpifl.signals import is_from_signal
 from mpifl.transport.backoff import LONGEST_IDLE, Backoff
+from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.handshake import array_specs, receive_arrays, receive_json, setup_buffers
 from mpifl.transport.mpi import MPI, SETUP, STUCK_TIMEOUT, dead_ranks, wait
+from mpifl.transport.rank_deaths import launcher_rank, on_death
 
 log = logging.getLogger(__package__)
 
@@ -171,25 +173,29 @@ class RankGroup:
             wait(*(request for request, _ in self._sends))
         self._sends.clear()
 
-    # -- what each member computes as a whole --------------------------------------------------------------------------
-    def agree(self, run: Callable[[], tuple[np.ndarray, int]]) -> tuple[np.ndarray, int]:
-        """What `run` returns, which must be the same on all members; the others return it as well.
+    # -- what each member computes by itself ---------------------------------------------------------------------------
+    def agree(self, run: Callable[[], tuple[np.ndarray, int]], alike: bool = True) -> tuple[np.ndarray, int]:
+        """What `run` returns on this member: the same on all (`alike`), or an array of its own and the same number.
 
-        On the leader raises what it raised on any member. Where it has raised, others may be waiting inside it without
-        end: if they do not come out of it within STUCK_TIMEOUT, this rank ends.
+        Where it has raised on one member, it raises that on the leader and MemberFailed on the others. Others may then
+        be waiting inside it without end: if they do not come out of it within STUCK_TIMEOUT, this rank ends.
         """
         result = self.compute(run)
         failed = isinstance(result, BaseException)
         longest = STUCK_TIMEOUT if failed else inf
         told = format_client_error(self._comm.rank, result).encode() if failed else b""
-        digest = 0 if failed else crc32(result[0].tobytes(), result[1])
+        digest = 0 if failed else crc32(result[0].tobytes() if alike else b"", result[1])
         with self._whole():
             if self.member:
                 header = np.array([len(told), digest], np.int64)
                 sends = [self._comm.Isend(part, self._ranks[0], AGREE) for part in (header, told)[: 1 + failed]]
-                self._wait_for(self._comm.Irecv(np.empty(0), self._ranks[0], AGREE), longest, told)
+                self._wait_for(
+                    self._comm.Irecv(any_failed := np.empty(1, np.int64), self._ranks[0], AGREE), longest, told
+                )
                 wait(*sends)
-                return result if not failed else (np.empty(0), 0)
+                if any_failed[0]:
+                    raise MemberFailed("the leader has the reason")
+                return result
             for rank in self._ranks[1:]:
                 self._wait_for(self._comm.Irecv(header := np.empty(2, np.int64), rank, AGREE), longest, told)
                 if header[0]:
@@ -198,7 +204,7 @@ class RankGroup:
                     failed = True
                 elif not failed and header[1] != digest:
                     result, failed = RuntimeError(f"fit returned other numbers on rank {rank} of its group"), True
-            wait(*(self._comm.Isend(np.empty(0), rank, AGREE) for rank in self._ranks[1:]))
+            wait(*(self._comm.Isend(np.array([failed], np.int64), rank, AGREE) for rank in self._ranks[1:]))
         if isinstance(result, BaseException):
             raise result
         return result
@@ -213,6 +219,17 @@ class RankGroup:
                 os.kill(os.getpid(), signal.SIGKILL)
             backoff.pause()
 
+    def gather(self, part: np.ndarray, parts: Sequence[slice]) -> np.ndarray:
+        """(d,) on the leader: the vector of which each member has a part; on the others their own part."""
+        with self._whole():
+            if self.member:
+                wait(self._comm.Isend(part, self._ranks[0], SETUP))
+                return part
+            whole = np.empty(parts[-1].stop, part.dtype)
+            whole[parts[0]] = part
+            wait(*(self._comm.Irecv(whole[p], rank, SETUP) for p, rank in zip(parts[1:], self._ranks[1:])))
+            return whole
+
     @functools.cached_property
     def communicator(self) -> MPI.Comm:
         """A communicator of the group alone; all members call it at the same time."""
@@ -221,12 +238,24 @@ class RankGroup:
 
     # -- its end -------------------------------------------------------------------------------------------------------
     @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Under ULFM ends this process when another rank of the group dies, also while it waits for rank 0 alone."""
+        with ExitStack() as stack:
+            for rank in self._ranks if is_fault_tolerant() else ():
+                if rank != self._comm.rank:
+                    act = functools.partial(self._end, f"rank {rank} of its group died")
+                    stack.enter_context(on_death(launcher_rank(self._comm, rank), act))
+            yield
+
+    def _end(self, why: str) -> None:
+        log.error("rank %d ends: %s", self._comm.rank, why)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
     def _whole(self) -> Iterator[None]:
         """Ends this process where an MPI call of the block fails: the group has lost a rank."""
         try:
             yield
         except MPI.Exception as error:
             lost = sorted(dead_ranks(self._comm).intersection(self._ranks))
-            why = f"rank {lost[0]} of its group died" if lost else str(error)
-            log.error("rank %d ends: %s", self._comm.rank, why)
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._end(f"rank {lost[0]} of its group died" if lost else str(error))

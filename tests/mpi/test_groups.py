@@ -59,7 +59,9 @@ MODULES = {
     ),
 }  # fmt: skip
 LARGE_MODEL = job({"name": "fedbuff", "local_steps": 2}, LARGE, **FEW)
-FAST = {name: NUMPY[name] for name in ("area", "scaffold")} | {"large": LARGE_MODEL}
+SHARDED = {"entry": "tests.own_clients:quadratics", "options": {"kind": "ShardedSite", "dim": 20_001}}
+PARTS = job({"name": "fedbuff", "trigger": {"every": 3}}, SHARDED, **FEW)
+FAST = {name: NUMPY[name] for name in ("area", "scaffold")} | {"large": LARGE_MODEL, "sharded": PARTS}
 
 
 @pytest.fixture(scope="module")
@@ -176,12 +178,15 @@ def test_a_member_raises(start: Start, tmp_path: Path, policy: str) -> None:
     [
         ("troubled", 2, "freeze"), ("troubled", 2, "rehost"), ("troubled", 4, "stop"), ("troubled", 1, "rehost"),
         ("troubled", 3, "freeze"), ("own", 2, "freeze"), ("own", 2, "rehost"), ("own", 4, "stop"),
+        ("sharded", 2, "freeze"), ("sharded", 1, "rehost"), ("sharded", 4, "rehost"), ("sharded", 4, "stop"),
     ],
 )  # fmt: skip
 def test_a_rank_of_a_group_dies(start: Start, tmp_path: Path, make: str, victim: int, policy: str) -> None:
     """Leader or member: the clients of the group are lost once, move to another group, or the run ends."""
     needs_tolerance()
-    file = write(tmp_path, "t", {"own": own, "troubled": troubled}[make](**REAL, faults={"lost": policy}))
+    file = write(
+        tmp_path, "t", {"own": own, "sharded": sharded, "troubled": troubled}[make](**REAL, faults={"lost": policy})
+    )
     command = start(7, *MPIFL, "run", file, tolerant=True)
     until(lambda: began(tmp_path / "t.h5"), command, "the start")
     os.kill(command.rank(victim), signal.SIGKILL)
@@ -198,7 +203,7 @@ def test_a_rank_of_a_group_dies(start: Start, tmp_path: Path, make: str, victim:
             assert (run.clients.state == "live").all() and home & set(run.updates[run.updates.time > 2].client)
     if victim != leader:
         assert f"rank {leader} ends: rank {victim} of its group died" in command.err
-    if policy == "freeze" and make == "troubled":  # the sums of `own` are MPI's
+    if policy == "freeze" and make != "own":  # whose sums are MPI's
         replays(tmp_path / "t.h5")
 
 
@@ -238,6 +243,11 @@ def own(trouble: str = "", **more: Any) -> dict[str, Any]:
     )
 
 
+def sharded(**more: Any) -> dict[str, Any]:
+    """A job whose clients are sharded over the ranks of their groups."""
+    return {**PARTS, "evaluate": {"updates": 20}, **more}
+
+
 @pytest.mark.long
 def test_all_ranks_of_a_group_run_a_training_loop(run: Start, folder: Path, tmp_path: Path) -> None:
     """They have a communicator of their own, and after a resume the state that was saved on the first one."""
@@ -272,10 +282,11 @@ def test_a_loop_that_makes_trouble_on_one_member(run: Start, tmp_path: Path, tro
 
 @pytest.mark.long
 @pytest.mark.parametrize("g", [2, 4])
-def test_fsdp(run: Start, tmp_path: Path, g: int) -> None:
-    """The example on two groups, or one: each rank has a part of the parameters; the loss is that of one process."""
+@pytest.mark.parametrize("name", ["fsdp", "sharded"])
+def test_fsdp(run: Start, tmp_path: Path, name: str, g: int) -> None:
+    """The examples on two groups, or one: each rank has a part of the parameters; the loss is that of one process."""
     pytest.importorskip("torch")
-    words = ["run", str(ROOT / "examples" / "own_training" / "fsdp.yaml"), "stop.updates=8"]
+    words = ["run", str(ROOT / "examples" / "own_training" / f"{name}.yaml"), "stop.updates=8"]
     run(0, *MPIFL, *words, "output=one.h5", code=0)
     run(5, *MPIFL, *words, "output=f.h5", f"ranks_per_client={g}", deadline=200, code=0)
     with open_run(tmp_path / "one.h5") as one, open_run(tmp_path / "f.h5") as found:

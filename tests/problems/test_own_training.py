@@ -17,6 +17,7 @@ import pytest
 import mpifl
 from mpifl import algorithms
 from mpifl.algorithms.base import NEEDS
+from mpifl.algorithms.fedavg import FedAvg
 from mpifl.cli import main
 from mpifl.config.job import NOT_NEEDED
 from mpifl.config.registry import FAMILIES
@@ -58,6 +59,10 @@ def same(mine: Path, built_in: Path) -> None:
     assert not differing(mine, built_in, but=("evaluations/train_loss",))
     losses = [mpifl.open_run(path).evaluations.train_loss for path in (mine, built_in)]
     np.testing.assert_allclose(*losses, rtol=1e-12)
+
+
+class Own(FedAvg):
+    """A method of a user's own."""
 
 
 NAMES = sorted([*algorithms.names(), *algorithms.ALIASES])
@@ -223,6 +228,10 @@ BUFFERED = {"algorithm": {"name": "fedbuff", "trigger": {"every": 2}}}
         ("no fit", "client 0 is a Lacking without a method fit; expected clients with fit(x, contact)"),
         ("no load", "client 0 is a Lacking without load; expected both save and load, or none of them"),
         ("no samples", "client 0 is a Lacking with samples=0; expected an integer of at least 1"),
+        ("some sharded", "some clients are sharded and others are not; expected all of them, or none"),
+        ("sharded with names", "the clients are sharded, and x0 is a mapping; expected a flat array (d,)"),
+        ("sharded with a gradient", "the clients are sharded, and have gradient, which one rank of a group calls for"),
+        ("sharded with save", "the clients are sharded, and have save, which one rank of a group calls for all;"),
         ("no clients", "there are no clients; expected at least one"),
         ("a generator", "it returns tuple of 2; expected (module, loss, datasets"),
         ("ints", "problem.dtype=float32: x0 is int64; or return float32 in tests.own_clients:wrong"),
@@ -290,6 +299,33 @@ def test_options_of_other_problems_are_refused(tmp_path: Path, more: dict[str, A
     with pytest.raises(ConfigError) as error:
         run(tmp_path, "wrong", given, {"algorithm": more.pop("algorithm", BUFFERED["algorithm"])}, **more)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"algorithm": {"name": "area"}}, "algorithm=area: the clients are sharded, so each of the 2 ranks of one has"),
+        ({"algorithm": {"name": "quafl"}}, "expected a method of the package that sends one vector each way and keeps"),
+        ({"algorithm": {"name": "scaffold"}}, "algorithm=scaffold: it needs a gradient, and the clients have training"),
+        ({"algorithm": {"name": "tests.problems.test_own_training:Own"}}, "algorithm=Own: the clients are sharded, so"),
+        ({"faults": {"norm": 10}}, "faults.norm=10.0: the clients are sharded, so each of the 2 ranks of one has"),
+        ({"problem": {**own("ShardedSite"), "micro_batches": 2}}, "problem.micro_batches=2: the clients have training"),
+    ],
+)  # fmt: skip
+def test_what_needs_whole_vectors_is_refused_where_clients_are_sharded(
+    tmp_path: Path, more: dict[str, Any], says: str
+) -> None:
+    """By name, before any work; one rank a client has whole vectors."""
+    more = {"algorithm": {"name": "fedbuff"}, **more}
+    problem, method = more.pop("problem", own("ShardedSite")), {"algorithm": more.pop("algorithm")}
+    with pytest.raises(ConfigError) as error:
+        run(tmp_path, "wrong", problem, method, ranks_per_client=2, **more)
+    assert says in str(error.value) and not (tmp_path / "wrong.h5").exists()
+
+
+def test_a_client_that_is_sharded_has_the_whole_model_on_one_rank(tmp_path: Path) -> None:
+    method = {"algorithm": {"name": "area", "local_steps": 2, "step_weights": "one"}}
+    same(run(tmp_path, "own", own("ShardedSite"), method), run(tmp_path, "built-in", built_in(), method))
 
 
 def test_the_list_of_methods_is_that_of_what_they_need(capsys: pytest.CaptureFixture[str]) -> None:
