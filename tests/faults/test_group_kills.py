@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,19 +27,24 @@ METHODS = {
     "fedbuff": {"name": "fedbuff", "trigger": {"every": 4}, "local_steps": 4},
     "area": {"name": "area", "trigger": {"every": 3}},
     "scaffold": {"name": "scaffold", "cohort": 5, "local_steps": 3},
+    "sharded": {"name": "fedbuff", "trigger": {"every": 4}},  # on clients of which each rank of a group has a part
 }
+DIMS = {"small": 12, "large": 20_001}
 
 counted = counting(1, "group-kills")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", amount(2, 100))
+@pytest.mark.parametrize("seed", amount(4, 100))
 def test_a_rank_of_a_group_is_killed(seed: int, tmp_path: Path, counted: Tally) -> None:
     needs_tolerance()
     draw = random.Random(seed)
-    method, model = [*METHODS][seed % 3], [*MODELS][seed // 3 % 2]
-    victim, policy = draw.randrange(1, RANKS), ["freeze", "rehost"][seed // 6 % 2]
-    problem = {**DIGITS, "clients": 8, "batch_size": 16, "micro_batches": 4, "model": MODELS[model]}
+    method, model = [*METHODS][seed % 4], [*MODELS][seed // 4 % 2]
+    victim, policy = draw.randrange(1, RANKS), ["freeze", "rehost"][seed // 8 % 2]
+    problem: dict[str, Any] = {**DIGITS, "clients": 8, "batch_size": 16, "micro_batches": 4, "model": MODELS[model]}
+    if method == "sharded":
+        options = {"kind": "ShardedSite", "clients": 8, "dim": DIMS[model]}
+        problem = {"entry": "tests.own_clients:quadratics", "options": options}
     more = {
         "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 50}}, "stop": {"time": LENGTH}, "seed": seed,
         "evaluate": {"every": 0.5}, "ranks_per_client": GROUP, "faults": {"lost": policy}, "output": "k.h5",
