@@ -59,7 +59,7 @@ class BothSite(TermSite, GradientSite):
 class ShardedSite(Site):
     """Each rank of whose group has a part of the model. In round 1 client 1 makes trouble on the second one."""
 
-    sharded = True
+    sharded = adds_term = True
     trouble = ""
 
     def fit(self, x: np.ndarray, contact: Contact) -> tuple[np.ndarray, int]:
@@ -72,7 +72,9 @@ class ShardedSite(Site):
         a, c = self.a[part], self.c[part]
         noise = (self.sigma * contact.generator.standard_normal((steps, len(self.c)))).astype(x.dtype)
         for k in range(steps):
-            x = x - contact.step_size * ((x - c) * a + noise[k, part])
+            g = (x - c) * a + noise[k, part]
+            contact.term.add_gradient(x, g)
+            x = x - contact.step_size * g
         return x, steps
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mpifl import algorithms, open_run
+from mpifl.algorithms.base import NEEDS
 from mpifl.config.registry import FAMILIES
 from tests.mpi.cases import CASES, job
 from tests.mpi.conftest import Start, in_one_job, run_all, succeed, write
@@ -29,17 +30,16 @@ def sharded(dim: int = 13, **options: Any) -> dict[str, Any]:
 def fits(name: str) -> bool:
     """Whether the method sends one vector each way, and keeps none on its clients."""
     cls = FAMILIES["algorithm"].find(name)
-    plain = not [need for need, option in cls().client_needs().items() if not option]
-    return plain and {cls.vectors_up, cls.min_vectors_up, cls.vectors_down} == {1} and not vars(cls().init_client(0, 0))
+    met = all("adds_term" in NEEDS[need] for need, option in cls().client_needs().items() if not option)
+    return met and {cls.vectors_up, cls.min_vectors_up, cls.vectors_down} == {1} and not vars(cls().init_client(0, 0))
 
 
 def case(name: str) -> dict[str, Any]:
     """A job of the method, on clients that are sharded."""
     found = next(c for c in CASES.values() if c["algorithm"]["name"] == name)
-    off = {"fedprox": {"mu": 0}, "fedasync": {"proximal": 0}}.get(name, {})
     cohort = {"cohort": 4} if found["algorithm"].get("cohort", 0) > 7 else {}
     algorithm = {key: value for key, value in found["algorithm"].items() if key != "solver"}
-    return job({**algorithm, **cohort, **off}, sharded(), clock=found["clock"], **FEW)
+    return job({**algorithm, **cohort}, sharded(), clock=found["clock"], **FEW)
 
 
 METHODS = [name for name in [*algorithms.names(), *algorithms.ALIASES] if fits(name)]
