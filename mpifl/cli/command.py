@@ -52,6 +52,7 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(*option.split(", "), **settings)
 
     def error(self, message: str) -> NoReturn:
+        message = message.replace("ignored explicit argument", "it takes no value, but was given")
         raise ConfigError("command line", self.prog, message, remedy=f"see {self.prog} --help")
 
 

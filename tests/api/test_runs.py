@@ -69,6 +69,10 @@ def test_mistakes(results: Path, tmp_path: Path) -> None:
         mpifl.open_run(results / "s0.1-0.h5").plot("test_accuracy")
     with pytest.raises(mpifl.ConfigError, match=r"plot=accuracy: no such column"):
         mpifl.open_runs(results).plot("accuracy")
+    with pytest.raises(mpifl.ConfigError, match="plot=test_accuracy: the runs have no values in it"):
+        mpifl.open_runs(results).plot("test_accuracy")
+    with pytest.raises(mpifl.ConfigError, match="figures=lines: unknown; expected one of accuracy, loss"):
+        mpifl.open_runs(results).figure("lines")
 
 
 def test_the_plot_of_one_run(results: Path) -> None:

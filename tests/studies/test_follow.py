@@ -137,6 +137,7 @@ def test_ctrl_c_ends_the_wait(
         ("show study.yaml --follow trials=0", "trials=0: no number of trials"),
         ("show study.yaml other.yaml", "show=other.yaml: not key=value"),
         ("show", "show='': no path"),
+        ("show study.yaml --follow=yes", "argument --follow: it takes no value, but was given 'yes'"),
         ("report study.yaml --watch", "watch=True: without --out DIR no files are written; give it as well"),
         ("report none.h5 --out page --watch", "--watch=none.h5: no study; expected a STUDY.yaml"),
         ("report study.yaml --out page --watch --formats htm", "formats=htm: unknown"),

@@ -51,6 +51,8 @@ def plot_groups(
     """
     for trial in groups[0].trials:
         column_pair(trial.evaluations, PROGRESS[x], metric, empty=True)
+    if not any(len(trial.curve(metric, x)[0]) for group in groups for trial in group.trials):
+        raise ConfigError("plot", metric, "the runs have no values in it", "another column")
     own = ax is None
     ax = ax or _new_axes()
     names = line_names(groups)

@@ -90,6 +90,7 @@ def draw_figure(kind: str, groups: Sequence[Group], options: Options, candidates
     kind: one of FIGURES or ON_REQUEST, or a metric.
     """
     options = replace(options, figures=(kind,))
+    options.check_names(groups)
     make = next(iter(_wanted(groups, options, candidates or groups).values()))
     try:
         with style.paper_style():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS as CLASSIFICATION
@@ -14,6 +14,9 @@ from mpifl.runfile.fairness import SUMMARY
 from mpifl.runfile.tables import EvaluationRow
 from mpifl.tools.analysis.spread import SPREADS
 from mpifl.tools.analysis.trials import PROGRESS
+
+if TYPE_CHECKING:
+    from mpifl.tools.analysis.trials import Group
 
 TABLES = ("md", "csv", "tex")
 PICTURES = ("png", "pdf", "svg")
@@ -100,8 +103,9 @@ class Options:
                 "width", f"{self.width:g}", "too small or too large", f"inches, from {WIDTHS[0]:g} to {WIDTHS[1]:g}"
             )
 
-    def check_names(self, evaluations: Collection[str]) -> None:
+    def check_names(self, groups: Iterable[Group]) -> None:
         """Raises ConfigError for a column or a figure that is neither known nor a column of the runs' evaluations."""
+        evaluations = {str(name) for group in groups for trial in group.trials for name in trial.evaluations}
         more = (*CLASSIFICATION, *(name for name in evaluations if name not in NOT_METRICS))
         figures = (*FIGURES, *ON_REQUEST, *METRICS)
         for key, names, known in (

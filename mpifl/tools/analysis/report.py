@@ -84,7 +84,7 @@ def report_groups(
     tuned: labels whose values were selected for each method.
     """
     options = options or Options()
-    options.check_names({str(name) for group in groups for trial in group.trials for name in trial.evaluations})
+    options.check_names(groups)
     if options.panels:
         find_label(options.panels, groups, "panels")
     if options.pivot:
