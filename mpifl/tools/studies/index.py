@@ -28,7 +28,7 @@ from mpifl.runfile.create import spare_name
 from mpifl.runfile.run_lock import is_locked
 from mpifl.tools.analysis.labels import INDEX, read_index
 from mpifl.tools.studies.search import end_of, time_left
-from mpifl.tools.studies.study import Study, StudyRun, identify
+from mpifl.tools.studies.study import Study, StudyRun, identify, planned_stages
 from mpifl.tools.studies.study_slices import Part, index_lock
 
 WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
@@ -75,7 +75,7 @@ class Index:
         self.folder, self.name = study.folder, study.options.name
         self.stage = ""  # what a sweep computes now, of a search
         self._ends = {run.identity: end_of(run.job) for run in study.runs} if study.options.search else {}
-        self._stages = study.stages
+        self._stages = planned_stages(study)
         files, known = _run_files(self.folder), _stored(self.folder)
         self.entries: dict[str, Entry] = {}
         for run in study.runs:

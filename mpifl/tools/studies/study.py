@@ -140,16 +140,16 @@ class Study:
     def folder(self) -> Path:
         return Path(self.options.output)
 
-    @property
-    def stages(self) -> list[Stage]:
-        """What the search of the study is to compute; empty without one."""
-        search, select, trials = self.options.search, self.options.select, len(self.options.trials.seeds)
-        if search is None or select is None:
-            return []
-        deciding = len(select.seeds) if select.seeds else trials
-        brackets = by_other_labels(self.runs, select.keys)
-        rungs = [rungs_of(search, len(runs) // trials, end_of(runs[0].job), select.count) for runs in brackets]
-        return stages_of(rungs, deciding, select.count * (trials - deciding))
+
+def planned_stages(study: Study) -> list[Stage]:
+    """What the search of a study is to compute; empty without one."""
+    search, select, trials = study.options.search, study.options.select, len(study.options.trials.seeds)
+    if search is None or select is None:
+        return []
+    deciding = len(select.seeds) if select.seeds else trials
+    brackets = by_other_labels(study.runs, select.keys)
+    rungs = [rungs_of(search, len(runs) // trials, end_of(runs[0].job), select.count) for runs in brackets]
+    return stages_of(rungs, deciding, select.count * (trials - deciding))
 
 
 def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
