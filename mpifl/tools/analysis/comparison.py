@@ -236,11 +236,10 @@ def _settings(
             f"or name with --tuned what is each method's own, of {', '.join(set_apart)}" if set_apart else "",
         )  # fmt: skip
     if diverged:
-        notes.append(f"Diverged: {diverged} trials; each counts as worse than any that did not.")
+        trials = format_count(diverged, "trial")
+        notes.append(f"Diverged: {trials}; each counts as worse than any that did not.")
         if options.test == "permutation":
-            raise ConfigError(
-                "test", "permutation", f"{diverged} trials diverged and have no difference", "signed-rank"
-            )
+            raise ConfigError("test", "permutation", f"{trials} diverged, without a difference", "signed-rank")
     return settings, notes
 
 

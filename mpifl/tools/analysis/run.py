@@ -120,7 +120,7 @@ class Runs(RunTables):
             style: Options of matplotlib's `plot`.
 
         Raises:
-            ConfigError: `evaluations` has no such column.
+            ConfigError: `evaluations` has no such column, or no values in it.
         """
         from mpifl.tools.analysis.curves import plot_groups
         from mpifl.tools.analysis.options import Options
