@@ -1,22 +1,86 @@
-"""Writes the arena's page, figures, interactive page and the numbers of its paper from the stored results."""
+"""Writes the arena's pages and figures, and the numbers and tables of its paper, from the stored results."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 DOCS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
-from mpifl.tools.arena.page import write_page  # noqa: E402 - of this checkout
+from mpifl.tools.analysis.latex import escape, prose  # noqa: E402 - of this checkout
+from mpifl.tools.arena import page  # noqa: E402 - of this checkout
+from mpifl.tools.arena.claims import judge, load_claims  # noqa: E402 - of this checkout
+from mpifl.tools.arena.statistics import ranks  # noqa: E402 - of this checkout
 from mpifl.tools.arena.suite import load_suite, stored_table  # noqa: E402 - of this checkout
 from mpifl.tools.arena.table import read_table  # noqa: E402 - of this checkout
 
+TIER, NAME = "quick", "arena-1-quick"
 
-def main(results: Path = DOCS / "results") -> None:
-    suite = load_suite()
-    page = write_page(suite, "quick", suite.methods, read_table(stored_table("quick")), results, "arena-1-quick")
-    page.rename(results / "arena.md")
+
+def main(docs: Path = DOCS) -> None:
+    suite, rows = load_suite(), read_table(stored_table(TIER))
+    written = page.write_page(suite, TIER, suite.methods, rows, docs / "results", NAME)
+    written.rename(docs / "results" / "arena.md")
+    commands = paper_commands(page.collect(suite, TIER, suite.methods, rows))
+    (docs / "paper" / "numbers.tex").write_text(commands, encoding="utf-8")
+
+
+def paper_commands(results: page.Results) -> str:
+    r"""A \newcommand for each number, sentence and table of the paper."""
+    suite, names, scenarios = results.suite, results.names, list(results.scenarios)
+    ranking, use, tests = page.overall(results)[0], page.use_when(results), list(judge(results.rows, load_claims()))
+    cells = [cell for row in use[0] for cell in row[4:]]
+    first, last = (next(k for k, name in enumerate(names) if name == row[0]) for row in (ranking[0], ranking[-1]))
+    places = ranks(results.loss.mean(axis=2, keepdims=True))[:, :, 0]  # (scenarios, methods)
+    spread = [f"{best:g} to {worst:g}" for best, worst in zip(places.min(0).tolist(), places.max(0).tolist())]
+    winners = {names[k] for k in np.argmin(places, axis=1)}
+    texts = {
+        "Suite": suite.name, "Tier": TIER, "Methods": len(names), "Scenarios": len(scenarios),
+        "AllScenarios": len(suite.scenarios), "LeftScenarios": len(suite.scenarios) - len(scenarios),
+        "Runs": f"{len(results.rows):,}", "Configurations": suite.configurations,
+        "TuningSeeds": len(suite.tuning_seeds), "ReportingSeeds": len(suite.reporting_seeds),
+        "StepLow": f"{suite.step_size['from']:g}", "StepHigh": f"{suite.step_size['to']:g}",
+        "About": page.about(results), "Stability": page.stability(results), "UseNote": page.USE,
+        "Order": "The ranking changes with the task, so we claim no order of all methods."
+        if "no order" in page.stability(results) else "",
+        "ClaimsNote": page.CLAIMS, "ClaimsCount": page.count_verdicts(tests),
+        "First": names[first], "FirstRank": ranking[0][1], "FirstPlaces": spread[first],
+        "FirstWorst": scenarios[int(np.argmax(places[:, first]))],
+        "Last": names[last], "LastRank": ranking[-1][1], "Winners": len(winners),
+        "Alike": len(results.test.groups[0]), "Difference": f"{results.test.difference:.1f}",
+        "Cells": len(cells), "Decided": sum(map(bool, cells)),
+        "Single": sum("," not in cell.partition(":")[0] for cell in cells if cell),
+    }  # fmt: skip
+    titles = ["method", "mean rank (95 %)", "first", "1x", "2x", "4x", "ever"]
+    scenario, over = page.scenario_rows(results.scenarios)
+    tables = {
+        "ScenarioTable": _tabular("lllrrr", [row[:1] + row[2:7] for row in scenario], over[:1] + over[2:7]),
+        "RankingTable": _tabular("llrrrrr", [row[:7] for row in ranking], titles),
+        "UseTable": _tabular("lllp{1.9cm}" + 3 * r">{\raggedright\arraybackslash}p{2.9cm}", *use),
+        "ClaimsTable": _tabular(r">{\raggedright\arraybackslash}p{7.1cm}" + r">{\raggedright\arraybackslash}p{2.5cm}"
+                                r">{\raggedright\arraybackslash}p{2.6cm}>{\raggedright\arraybackslash}p{2.6cm}l",
+                                *page.claim_rows(tests)),
+    }  # fmt: skip
+    found = {name: prose(re.sub("[`*]", "", " ".join(str(text).split()))) for name, text in texts.items()} | tables
+    lines = [rf"\newcommand{{\Arena{name}}}{{{text}}}" for name, text in found.items()]
+    return "\n".join(["% Made by docs/generator/arena.py from the stored results.", *lines, ""])
+
+
+def _quoted(text: str) -> str:
+    """A cell with its quotation marks as LaTeX has them."""
+    return re.sub('"([^"]*)"', r"``\1''", prose(text))
+
+
+def _tabular(columns: str, rows: Sequence[Sequence[str]], titles: Sequence[str]) -> str:
+    """A table with the rules of booktabs."""
+    end = "\\\\\\addlinespace[2pt]\n" if "p{" in columns else "\\\\\n"
+    head, body = " & ".join(map(escape, titles)), "".join(" & ".join(map(_quoted, row)) + end for row in rows)
+    return f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\\\\\\midrule\n{body}\\bottomrule\n\\end{{tabular}}"
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import pytest
 
 from mpifl.config.packaged import JOBS
 from mpifl.tools.arena.claims import Claim, judge, load_claims
-from mpifl.tools.arena.page import claim_rows, count_verdicts, use_when
-from mpifl.tools.arena.suite import load_suite
+from mpifl.tools.arena.page import claim_rows, collect, count_verdicts, use_when
+from mpifl.tools.arena.suite import load_suite, read_method
 from mpifl.tools.arena.table import Row
 
 INF = float("inf")
@@ -76,8 +76,8 @@ def test_a_cell_of_the_decision_table_is_empty_where_the_data_do_not_decide() ->
         *reported("digits-off", "N", loss=[each + 1 for each in base], time=never, worst=base),
         *reported("digits-off", "O", loss=[each + 1 for each in base], time=never, worst=blank),
     ]
-    scenario = {"digits-off": load_suite().scenarios["digits-off"]}
-    ((*condition, loss, time, worst),), titles = use_when(rows, ["M", "N", "O"], scenario)
+    methods = {name: read_method(name, {"algorithm": {"name": "fedavg"}}) for name in "MNO"}
+    ((*condition, loss, time, worst),), titles = use_when(collect(load_suite(), "quick", methods, rows))
     assert condition == ["off by label", "one class a client", "20", "digits, logistic"] and len(titles) == 7
     assert (loss, time) == ("M: +1 (+1 to +1) to N", "")
     assert worst == "N: ahead in 10 of 10 pairs, behind in 0 to M"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
+import shutil
+import subprocess
 from html import unescape
 from pathlib import Path
 
@@ -12,13 +15,13 @@ import pytest
 
 from mpifl.cli import main
 from mpifl.runfile import open_run
-from mpifl.tools.arena.page import write_page
 from mpifl.tools.arena.submission import selected
 from mpifl.tools.arena.suite import load_suite, run_command, scenario_study, stored_table
 from mpifl.tools.arena.table import hashes, read_table
 from tests.analysis.test_page import CHROMIUM, OWN_SERVICES, browse
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+DOCS = Path(__file__).parents[2] / "docs"
+RESULTS = DOCS / "results"
 
 
 @pytest.mark.long
@@ -40,11 +43,35 @@ def test_the_stored_results_are_those_of_the_suite(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_pages_are_those_of_the_stored_results(tmp_path: Path) -> None:
-    suite = load_suite()
-    page = write_page(suite, "quick", suite.methods, read_table(stored_table("quick")), tmp_path, "arena-1-quick")
-    assert page.read_text() == (RESULTS / "arena.md").read_text()
-    assert page.with_suffix(".html").read_text() == (RESULTS / "arena-1-quick.html").read_text()
+def test_the_pages_and_the_paper_are_those_of_the_stored_results(tmp_path: Path) -> None:
+    """The paper has no number but those of its commands, labels and references."""
+    for folder in ("results", "paper"):
+        (tmp_path / folder).mkdir()
+    runpy.run_path(str(DOCS / "generator" / "arena.py"))["main"](tmp_path)
+    for name in ("results/arena.md", "results/arena-1-quick.html", "paper/numbers.tex"):
+        assert (tmp_path / name).read_text() == (DOCS / name).read_text(), name
+    body = (DOCS / "paper" / "arena.tex").read_text().partition("\\maketitle")[2].partition("\\begin{thebib")[0]
+    text = re.sub(r"\\includegraphics.*|95\\,|[\d.]+pt", "", body)  # 95 % is the level of all intervals
+    assert not re.search(r"\d", text), re.findall(r".*\d.*", text)
+    commands = set(re.findall(r"newcommand{\\(Arena\w+)}", (DOCS / "paper" / "numbers.tex").read_text()))
+    assert set(re.findall(r"\\(Arena\w+)", body)) <= commands
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_the_paper_compiles(tmp_path: Path) -> None:
+    """Three or four pages; no box is overfull, and no reference is undefined."""
+    shutil.copytree(DOCS / "paper", tmp_path / "paper")
+    (tmp_path / "results").mkdir()
+    for figure in RESULTS.glob("arena-1-quick-*.png"):
+        shutil.copy(figure, tmp_path / "results")
+    for _ in range(2):
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "arena.tex"]
+        done = subprocess.run(command, cwd=tmp_path / "paper", capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout
+    assert "Overfull" not in done.stdout and "undefined" not in done.stdout, done.stdout
+    pages = re.search(r"Output written on arena.pdf \((\d+) pages", done.stdout)
+    assert pages and int(pages[1]) in (3, 4)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from tabulate import tabulate
 from mpifl.config import read
 from mpifl.text import format_count
 from mpifl.tools.analysis.figures import profile_figure, ranks_figure
-from mpifl.tools.analysis.ranking import performance_profile, rank_test
+from mpifl.tools.analysis.ranking import RankTest, performance_profile, rank_test
 from mpifl.tools.analysis.significance import Interval, mean_difference
 from mpifl.tools.arena import statistics
 from mpifl.tools.arena.claims import Test, judge, load_claims
@@ -37,9 +38,9 @@ is reported over {reporting} other seeds. All have the same horizon. A local ste
 client, so more local steps take longer. A run that failed or diverged is worse than any that did not. The guide says
 what the columns mean.
 """
-USE = """\
+USE = f"""\
 A cell has the best method, and those that the signed-rank test with Holm's correction does not distinguish from it, if
-they are at most {most} in all; then by how much the best is ahead of the next method: the mean paired difference with
+they are at most {MOST} in all; then by how much the best is ahead of the next method: the mean paired difference with
 its 95 % interval. It is empty where more cannot be distinguished, where the interval contains 0, where no method
 reaches the target with all seeds, or where the measure is missing.
 """
@@ -53,35 +54,68 @@ intervals are not corrected for the number of claims.
 """
 
 
+class Results(NamedTuple):
+    """The results of a tier."""
+
+    suite: Suite
+    methods: dict[str, Method]
+    scenarios: dict[str, Scenario]
+    """those of the tier that have reporting runs"""
+    rows: Sequence[Row]
+    loss: np.ndarray
+    """(scenarios, methods, seeds)"""
+    time: np.ndarray
+    """(scenarios, methods, seeds) s to the target"""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the methods."""
+        return list(self.methods)
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """The times to the target, a row for each scenario and seed."""
+        return pd.DataFrame(np.moveaxis(self.time, 2, 1).reshape(-1, len(self.methods)), columns=self.names)
+
+    @property
+    def test(self) -> RankTest:
+        """The test of the mean ranks of the loss."""
+        return rank_test(pd.DataFrame(statistics.ranks(self.loss).mean(axis=2), columns=self.names))
+
+
+def collect(suite: Suite, tier: str, methods: Mapping[str, Method], rows: Sequence[Row]) -> Results:
+    """The results of a tier from the rows of its table."""
+    have = {row.scenario for row in rows if row.role == "reporting"}
+    scenarios = {key: each for key, each in suite.tier(tier).items() if key in have}
+    found = {key: each for key, each in methods.items() if any(row.method == key for row in rows)}
+    loss, time = (statistics.scores(rows, measure, list(scenarios), list(found)) for measure in ("loss", "time"))
+    return Results(suite, found, scenarios, rows, loss, time)
+
+
 def write_page(
     suite: Suite, tier: str, methods: Mapping[str, Method], rows: Sequence[Row], out: Path, name: str
 ) -> Path:  # fmt: skip
-    """Writes the page and its figures into the folder; returns the page's path."""
-    have = {row.scenario for row in rows if row.role == "reporting"}
-    scenarios = {key: each for key, each in suite.tier(tier).items() if key in have}
-    names = [key for key in methods if any(row.method == key for row in rows)]
-    loss = statistics.scores(rows, "loss", list(scenarios), names)
-    time = statistics.scores(rows, "time", list(scenarios), names)
-    missing = [key for key in suite.tier(tier) if key not in have]
-    title, said = f"The arena: {suite.name}, {tier} tier", about(suite, rows, scenarios, names)
+    """Writes the page, its figures and the interactive page into the folder; returns the page's path."""
+    results = collect(suite, tier, methods, rows)
+    names, scenarios = results.names, results.scenarios
+    missing = [key for key in suite.tier(tier) if key not in scenarios]
+    title, said = f"The arena: {suite.name}, {tier} tier", about(results)
     parts = [f"# {title}", f"{said}\n\n[The same results to filter, with curves]({name}.html)",
              f"## Scenarios\n\n{_table(*scenario_rows(scenarios))}"]  # fmt: skip
     if missing:
         parts.insert(2, f"Not computed here: {', '.join(missing)}.")
     if len(names) > 2 and len(scenarios) > 1:
-        test = rank_test(pd.DataFrame(statistics.ranks(loss).mean(axis=2), columns=names))
-        problems = pd.DataFrame(np.moveaxis(time, 2, 1).reshape(-1, len(names)), columns=names)
-        for kind, figure in {"profile": profile_figure({"": problems}, 7.0), "ranks": ranks_figure(test, 7.0)}.items():
+        figures = {"profile": profile_figure({"": results.costs}, 7.0), "ranks": ranks_figure(results.test, 7.0)}
+        for kind, figure in figures.items():
             figure.savefig(out / f"{name}-{kind}.png", dpi=150, metadata={"Software": None})
-        parts += [f"## All scenarios\n\n{_table(*overall(methods, names, rows, loss, problems))}",
+        parts += [f"## All scenarios\n\n{_table(*overall(results))}",
                   f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
-                  "## How stable is the ranking?\n\n"
-                  + stability(names, loss, test.groups, test.difference, scenarios)]  # fmt: skip
-    parts.append(f"## Use this when\n\n{USE.format(most=MOST)}\n{_table(*use_when(rows, names, scenarios))}")
+                  f"## How stable is the ranking?\n\n{stability(results)}"]  # fmt: skip
+    parts.append(f"## Use this when\n\n{USE}\n{_table(*use_when(results))}")
     tests = list(judge(rows, load_claims()))
     if any(test.scenario for test in tests):
         parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claim_rows(tests))}")
-    tables = [scenario_cells(each, names, rows, loss[k]) for k, each in enumerate(scenarios.values())]
+    tables = [scenario_cells(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
     for each, cells in zip(scenarios.values(), tables, strict=True):
         command = f"`mpifl arena --scenario {each.name}` computes this table again."
         parts.append(f"## {each.name}\n\n{each.why}\n\n{_table(*cells)}\n\n{command}")
@@ -92,13 +126,16 @@ def write_page(
     return path
 
 
-def about(suite: Suite, rows: Sequence[Row], scenarios: Mapping[str, Scenario], names: Sequence[str]) -> str:
+def about(results: Results) -> str:
     """The rules, and how many runs there are, in sentences."""
+    suite, rows = results.suite, results.rows
     ends = {status: sum(row.status == status for row in rows) for status in ("completed", "diverged", "failed")}
     text = ABOUT.format(configurations=suite.configurations, tuning=len(suite.tuning_seeds),
                         reporting=len(suite.reporting_seeds))  # fmt: skip
-    count = f"{format_count(len(names), 'method')}, {format_count(len(scenarios), 'scenario')}, {len(rows):,} runs"
-    return f"{text}\n{count}: {', '.join(f'{number:,} {status}' for status, number in ends.items())}."
+    count = f"{format_count(len(results.methods), 'method')}, {format_count(len(results.scenarios), 'scenario')}"
+    return (
+        f"{text}\n{count}, {len(rows):,} runs: {', '.join(f'{number:,} {status}' for status, number in ends.items())}."
+    )
 
 
 def scenario_rows(scenarios: Mapping[str, Scenario]) -> Cells:
@@ -111,15 +148,14 @@ def scenario_rows(scenarios: Mapping[str, Scenario]) -> Cells:
     return table, ["scenario", "task", "split", "delays", "clients", "horizon (s)", "target", "why"]
 
 
-def overall(
-    methods: Mapping[str, Method], names: Sequence[str], rows: Sequence[Row], loss: np.ndarray, problems: pd.DataFrame
-) -> Cells:  # fmt: skip
+def overall(results: Results) -> Cells:
     """The table of the methods over all scenarios with its titles."""
+    names, loss, problems = results.names, results.loss, results.costs
     ranks, (ends, first) = statistics.mean_ranks(loss), statistics.bootstrap(loss)
     profile = performance_profile(problems, FACTORS)
     table = []
     for k in np.argsort(ranks, kind="stable").tolist():
-        own = [row for row in rows if row.method == names[k]]
+        own = [row for row in results.rows if row.method == names[k]]
         configurations: dict[tuple[str, str], bool] = {}
         for row in own:
             if row.role == "tuning":
@@ -130,7 +166,7 @@ def overall(
             *(f"{100 * profile[names[k]][factor]:.0f}" for factor in FACTORS),
             f"{100 * np.isfinite(problems[names[k]]).mean():.0f}", f"{100 * np.isinf(loss[:, k]).mean():.0f}",
             f"{100 * np.mean([row.status != 'completed' for row in own if row.role == 'tuning']):.0f}",
-            f"{100 * np.mean(list(configurations.values())):.0f}", ", ".join(methods[names[k]].knows) or "-",
+            f"{100 * np.mean(list(configurations.values())):.0f}", ", ".join(results.methods[names[k]].knows) or "-",
         ])  # fmt: skip
     titles = ["method", "mean rank of the loss (95 %)", "first (%)", *(f"target within {f}x (%)" for f in FACTORS),
               "target at all (%)", "failed (%)", "failed in tuning (%)", "configurations that reach it (%)",
@@ -138,30 +174,27 @@ def overall(
     return table, titles
 
 
-def stability(
-    names: Sequence[str], loss: np.ndarray, groups: Sequence[Sequence[str]], difference: float,
-    scenarios: Mapping[str, Scenario],
-) -> str:  # fmt: skip
+def stability(results: Results) -> str:
     """How stable the ranking is, in sentences."""
-    halves = statistics.tau_of_halves(loss)
-    without = statistics.tau_without(loss, [each.task for each in scenarios.values()])
+    test, halves = results.test, statistics.tau_of_halves(results.loss)
+    without = statistics.tau_without(results.loss, [each.task for each in results.scenarios.values()])
     least = min([halves, *without.values()])
     claim = (f"One of these is below {STABLE:g}, so no order of all methods is claimed." if least < STABLE
              else f"All are at least {STABLE:g}.")  # fmt: skip
-    tests = f"By Nemenyi's test mean ranks differ if they are more than {difference:.1f} apart. Not distinguishable: "
-    tests += "; ".join(", ".join(group) for group in groups) or "none"
+    tests = f"By Nemenyi's test mean ranks differ if they are more than {test.difference:.1f} apart. "
+    tests += f"Not distinguishable: {'; '.join(', '.join(group) for group in test.groups) or 'none'}"
     tasks = ", ".join(f"{tau:.2f} without {task}" for task, tau in without.items())
     taus = f"{halves:.2f} on average; that with the ranking of all scenarios is {tasks}"
     return f"Kendall's tau between the rankings by two halves of the seeds is {taus}. {claim} {tests}."
 
 
-def use_when(rows: Sequence[Row], names: Sequence[str], scenarios: Mapping[str, Scenario]) -> Cells:
+def use_when(results: Results) -> Cells:
     """The decision table with its titles; a cell is empty where the data do not decide."""
     table = []
-    for key, each in scenarios.items():
+    for key, each in results.scenarios.items():
         clients = str(read.load(each.path).problem.clients)
-        scores = [statistics.scores(rows, measure, [key], names)[0] for measure in USES]
-        table.append([each.delay, each.split, clients, each.task, *(_use(names, score) for score in scores)])
+        scores = [statistics.scores(results.rows, measure, [key], results.names)[0] for measure in USES]
+        table.append([each.delay, each.split, clients, each.task, *(_use(results.names, score) for score in scores)])
     return table, ["delays", "split", "clients", "task", *USES.values()]
 
 
