@@ -162,13 +162,19 @@ def _arena(args: argparse.Namespace) -> None:
     if communicator():
         remedy = "on MPI ranks, run the studies in the folder --out with mpifl sweep, then this with --no-runs"
         raise ConfigError("arena", " ".join(args.arguments) or "''", "started by mpirun", "a start without it", remedy)
+    names = tuple(args.scenario.split(",")) if args.scenario else ()
     if args.arguments[:1] == ["verify"]:
-        path = one_path("arena verify", args.arguments[1:], "a submission: NAME.json")
-        print_result(submission.verify_submission(path, args.trust, args.all, args.ranks or 1, args.processes))
+        path = one_path(
+            "arena verify", args.arguments[1:], "a submission NAME.json, or a table NAME.csv or NAME.csv.gz"
+        )
+        how = args.all, args.ranks or 1, args.processes
+        if path.suffix == ".json":
+            print_result(submission.verify_submission(path, args.trust, *how))
+        else:
+            print_result(submission.verify_table(path, args.tier, names, args.method, *how))
     elif args.arguments:
-        raise ConfigError("arena", args.arguments[0], "no such argument", "verify SUBMISSION, or options alone")
+        raise ConfigError("arena", args.arguments[0], "no such argument", "verify FILE, or options alone")
     else:
-        names = tuple(args.scenario.split(",")) if args.scenario else ()
         print_result(
             command.arena(
                 args.tier,
@@ -235,11 +241,14 @@ REPRODUCE = Command(
 
 ARENA = Command(
     _arena,
-    "[verify SUBMISSION]",
-    "compare methods in fixed scenarios with equal budgets; verify a submission",
+    "[verify SUBMISSION.json|TABLE.csv]",
+    "compare methods in fixed scenarios with equal budgets; verify a submission or a table of results",
     {
         "--tier": value("NAME", "scenarios: quick or standard", default="quick"),
-        "--method": value("MODULE:CLASS", "tune and run a method of your own beside the stored results"),
+        "--method": value(
+            "MODULE:CLASS",
+            "tune and run a method of your own beside the stored results; verify: only this method of a table",
+        ),
         "--scenario": value("NAMES", "only these scenarios, separated by commas"),
         "--out": value("DIR", "folder of the runs, the table and the page", Path),
         "--no-runs": flag("write the table and the page from the existing runs"),

@@ -16,7 +16,7 @@ tuning_seeds: [1000]
 reporting_seeds: [0, 1]
 step_size: {from: 0.01, to: 0.3}
 scenarios:
-  small: {tier: quick, task: quadratic, split: drift, delay: rates spread 4x, target: 2.0}
+  small: {tier: quick, task: quadratic, split: drift, delay: rates spread 4x, target: 3.6}
 """
 METHODS = """\
 FedAvg: {algorithm: {name: fedavg}, space: {local_steps: [2]}}

@@ -15,7 +15,7 @@ import pytest
 
 from mpifl.cli import main
 from mpifl.runfile import open_run
-from mpifl.tools.arena.submission import selected
+from mpifl.tools.arena.submission import selected, verify_table
 from mpifl.tools.arena.suite import load_suite, run_command, scenario_study, stored_table
 from mpifl.tools.arena.table import hashes, read_table
 from tests.analysis.test_page import CHROMIUM, OWN_SERVICES, browse
@@ -86,6 +86,21 @@ def test_the_command_of_a_cell_computes_its_run(cell: str, tmp_path: Path, monke
     assert program == "mpifl" and main([*words, "output=run.h5"]) == 0
     with open_run("run.h5") as run:
         assert hashes(run) == (row.model, row.tables)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_scenario_of_the_stored_results_is_verified() -> None:
+    """A tenth of each method's 26 runs: 18 times 3. With other kernels than the results have, losses agree to 1e-5."""
+    line = verify_table(stored_table("quick"), "quick", ["quadratic-slow"])
+    assert re.search(r"18 methods in arena-1, quick tier: rules kept, 54 of 468 runs recomputed", line), line
+
+
+@pytest.mark.long
+@pytest.mark.mpi
+def test_the_stored_results_have_the_same_bits_on_five_ranks() -> None:
+    line = verify_table(stored_table("quick"), "quick", ["quadratic-slow"], "AREA", ranks=5, processes=1)
+    assert line.endswith("AREA in arena-1, quick tier: rules kept, 3 of 26 runs recomputed to the bit")
 
 
 DRIVE = """<script>

@@ -13,7 +13,7 @@ import pytest
 from mpifl.errors import ConfigError, Contradiction
 from mpifl.tools.arena.audit import check_source
 from mpifl.tools.arena.command import arena
-from mpifl.tools.arena.submission import verify_submission
+from mpifl.tools.arena.submission import verify_submission, verify_table
 from mpifl.tools.arena.table import Row, parse_table, read_table, write_table
 from tests.arena.conftest import MINE
 
@@ -74,9 +74,28 @@ def test_a_submission_is_verified_beside_the_stored_results(submission: Path) ->
 
 @pytest.mark.mpi
 @pytest.mark.long
-def test_a_submission_is_verified_on_three_ranks(submission: Path) -> None:
-    line = verify_submission(submission, trust=True, whole=True, ranks=3, processes=1)
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_a_submission_is_verified_on_several_ranks(ranks: int, submission: Path) -> None:
+    line = verify_submission(submission, trust=True, whole=True, ranks=ranks, processes=1)
     assert line.endswith("4 of 4 runs recomputed to the bit")
+
+
+@pytest.mark.long
+def test_a_results_table_is_verified(results: Path, tmp_path: Path) -> None:
+    """All methods of the suite, or one; a loss that was changed, and a run that was left out, are found."""
+    table = results / "arena-1-quick.csv"
+    line = verify_table(table, "quick", method="ASGD", whole=True, processes=2)
+    assert line.endswith("ASGD in arena-1, quick tier: rules kept, 4 of 4 runs recomputed to the bit")
+    assert "3 methods in arena-1, quick tier: rules kept, 3 of 12 runs" in verify_table(table, "quick", processes=2)
+    rows = read_table(table)
+    assert any(row.updates < float("inf") for row in rows)
+    changed = [row._replace(loss=row.loss / 2) if row.method == "FedAvg" else row for row in rows]
+    (tmp_path / "changed.csv").write_text(write_table(changed))
+    with pytest.raises(Contradiction, match=r"small, seed \d+, .*: loss is .*, the run computed here has"):
+        verify_table(tmp_path / "changed.csv", "quick", method="FedAvg", processes=2)
+    (tmp_path / "short.csv").write_text(write_table(rows[:-1]))
+    with pytest.raises(Contradiction, match="this run is missing"):
+        verify_table(tmp_path / "short.csv", "quick")
 
 
 Change = Callable[[list[Row]], list[Row]]

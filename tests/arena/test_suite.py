@@ -12,7 +12,7 @@ from mpifl.cli import main
 from mpifl.config import read
 from mpifl.errors import ConfigError
 from mpifl.problems.models.quadratic import QuadraticProblem
-from mpifl.tools.arena.suite import configurations, load_suite, read_method
+from mpifl.tools.arena.suite import configurations, load_suite, read_method, stored_table
 
 
 def test_the_tiers() -> None:
@@ -69,8 +69,12 @@ def test_a_wrong_range_is_refused(spec: object) -> None:
         (["--tier", "large"], "--tier=large: no such tier; expected one of quick, standard"),
         (["--scenario", "moon"], "--scenario=moon: no such scenario of this tier; expected one of quadratic-slow, "),
         (["--method", "Mine"], "--method=Mine: no class; expected module:Class, "),
-        (["moon"], "arena=moon: no such argument; expected verify SUBMISSION, or options alone"),
-        (["verify"], "arena verify='': no path; expected a submission: NAME.json"),
+        (["moon"], "arena=moon: no such argument; expected verify FILE, or options alone"),
+        (["verify"], "arena verify='': no path; expected a submission NAME.json, or a table"),
+        (
+            ["verify", str(stored_table("quick")), "--method", "Mine"],
+            "--method=Mine: no method of the suite; expected one of",
+        ),
         (["--no-runs", "--scenario", "digits-off"], "it has no run of these scenarios; leave out --no-runs"),
     ],
 )

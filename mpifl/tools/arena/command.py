@@ -39,10 +39,7 @@ def arena(
         ConfigError: An unknown tier, scenario or method, or missing data.
     """
     suite = load_suite()
-    scenarios = suite.tier(tier)
-    if unknown := [name for name in only if name not in scenarios]:
-        raise ConfigError("--scenario", unknown[0], "no such scenario of this tier", f"one of {', '.join(scenarios)}")
-    chosen = {name: each for name, each in scenarios.items() if not only or name in only}
+    chosen = suite.chosen(tier, only)
     mine = {own: own_method(own)} if own else {}
     rows: list[Row] = []
     name = "-".join([suite.name, tier, *([re.sub(r"\W+", "-", own)] if own else []), *only])

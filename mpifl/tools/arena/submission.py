@@ -19,9 +19,10 @@ import numpy as np
 from mpifl.errors import ConfigError, Contradiction
 from mpifl.runfile import Run, open_run
 from mpifl.safe_input import parse_json, read_text_file
+from mpifl.text import format_count
 from mpifl.tools.arena.audit import check_source
 from mpifl.tools.arena.suite import Suite, load_suite, own_method, scenario_study
-from mpifl.tools.arena.table import Row, hashes, measured, parse_table, write_table
+from mpifl.tools.arena.table import Row, hashes, measured, parse_table, read_table, write_table
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.sweep import sweep
 from mpifl.version import source as version
@@ -106,21 +107,66 @@ def verify_submission(
         method = own_method(found.method)
         studies = {name: scenario_study(found.suite, each, {found.method: method}, folder, ranks)
                    for name, each in found.suite.tier(found.tier).items()}  # fmt: skip
-        check_rules(found, studies)
-        runs = [row for row in found.rows if row.identity]
-        drawn = runs if whole else random.SystemRandom().sample(runs, -(-len(runs) // SHARE))
-        rounded = 0
+        counts = _recompute_share(found, studies, whole, processes)
         for name, study in studies.items():
-            rounded += recompute(found, study, [row for row in drawn if row.scenario == name], processes)
-            reported = [row.identity for row in runs if row.scenario == name and row.role == "reporting"]
-            if reported:
+            reported = [row.identity for row in found.rows if row.scenario == name and row.role == "reporting"]
+            if any(reported):
                 run = next(run for run in study.runs if run.identity == reported[0])
                 check_worlds(found, study, run, processes)
-    what = f"{len(drawn)} of {len(runs)} runs recomputed to the bit"
+    return _verified(found, found.method, counts)
+
+
+def verify_table(
+    path: Path, tier: str, only: Sequence[str] = (), method: str | None = None, whole: bool = False, ranks: int = 1,
+    processes: int | None = None,
+) -> str:  # fmt: skip
+    """Checks a results table of the suite's methods as a submission, and says what was checked, in one line.
+
+    Args:
+        path: The table.
+        tier: The scenarios that it has to have.
+        only: Names of scenarios that are checked; empty: all of the tier.
+        method: The only method that is checked; None: all of the suite.
+        whole, ranks, processes: As of `verify_submission`.
+
+    Raises:
+        ConfigError: It is no table, or an unknown tier, scenario or method.
+        Contradiction: Its runs are not those of the rules, or have other results.
+    """
+    suite, rows = load_suite(), read_table(path)
+    if method and method not in suite.methods:
+        raise ConfigError("--method", method, "no method of the suite", f"one of {', '.join(suite.methods)}")
+    scenarios, counts = suite.chosen(tier, only), [0, 0, 0]
+    for name in [method] if method else suite.methods:
+        own = [row for row in rows if row.method == name and row.scenario in scenarios]
+        found = Submission(path, suite, tier, name, "", {"kernels": "unknown kernels"}, own)
+        with tempfile.TemporaryDirectory(prefix="mpifl-arena-") as folder:
+            studies = {key: scenario_study(suite, each, {name: suite.methods[name]}, Path(folder), ranks)
+                       for key, each in scenarios.items()}  # fmt: skip
+            counts = [a + b for a, b in zip(counts, _recompute_share(found, studies, whole, processes), strict=True)]
+    return _verified(found, method or format_count(len(suite.methods), "method"), counts)
+
+
+def _recompute_share(
+    found: Submission, studies: Mapping[str, Study], whole: bool, processes: int | None
+) -> tuple[int, int, int]:  # fmt: skip
+    """Checks the rules and recomputes a share of the runs; how many, of how many, and within rounding alone."""
+    check_rules(found, studies)
+    runs = [row for row in found.rows if row.identity]
+    drawn = runs if whole else random.SystemRandom().sample(runs, -(-len(runs) // SHARE))
+    rounded = sum(recompute(found, study, [row for row in drawn if row.scenario == name], processes)
+                  for name, study in studies.items())  # fmt: skip
+    return len(drawn), len(runs), rounded
+
+
+def _verified(found: Submission, what: str, counts: Sequence[int]) -> str:
+    """The line that says what was checked."""
+    drawn, runs, rounded = counts
+    text = f"{drawn} of {runs} runs recomputed to the bit"
     if rounded:
-        what = (f"{len(drawn)} of {len(runs)} runs recomputed, {rounded} of them within rounding ({ROUNDING:g}): "
+        text = (f"{drawn} of {runs} runs recomputed, {rounded} of them within rounding ({ROUNDING:g}): "
                 f"computed with {found.environment.get('kernels')}, here with {environment()['kernels']}")  # fmt: skip
-    return f"{path}: {found.method} in {found.suite.name}, {found.tier} tier: rules kept, {what}"
+    return f"{found.path}: {what} in {found.suite.name}, {found.tier} tier: rules kept, {text}"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import copy
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -88,6 +88,13 @@ class Suite(Config):
         if name not in TIERS:
             raise ConfigError("--tier", name, "no such tier", f"one of {', '.join(TIERS)}")
         return {key: each for key, each in self.scenarios.items() if TIERS.index(each.tier) <= TIERS.index(name)}
+
+    def chosen(self, tier: str, only: Sequence[str]) -> dict[str, Scenario]:
+        """Those scenarios of a tier that are named; all of it if none is. Raises ConfigError."""
+        found = self.tier(tier)
+        if unknown := [name for name in only if name not in found]:
+            raise ConfigError("--scenario", unknown[0], "no such scenario of this tier", f"one of {', '.join(found)}")
+        return {name: each for name, each in found.items() if not only or name in only}
 
 
 def stored_table(tier: str) -> Path:

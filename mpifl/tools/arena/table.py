@@ -97,9 +97,9 @@ def _measured(start: tuple[str, str, str, int, str], identity: str, run: Run, ta
     time = updates = traffic = NEVER
     if fine and reached.size:
         k = int(reached[0])
-        time, updates = float(column("time")[k]), int(column("updates")[k])
+        time, updates = float(column("time")[k]), float(column("updates")[k])
         each = column("bytes", "updates") + column("bytes_down", "updates")
-        traffic = float(each[:updates].sum())
+        traffic = float(each[: int(updates)].sum())
     curve = " ".join(f"{value:.5g}" for value in loss.tolist()) if start[-1] == "reporting" else ""
     return Row(
         *start, "completed" if fine else "diverged", time, updates, traffic, float(loss[-1]) if fine else math.inf,
