@@ -66,6 +66,10 @@ class Site:
         comm = contact.comm
         rank, size = (comm.rank, comm.size) if comm else (0, 1)
         self.contacts += 1
+        if comm and self.contacts > 2 and self.trouble == "another communicator":
+            from mpi4py import MPI
+
+            MPI.COMM_WORLD.Barrier()  # which rank 0 does not enter
         if rank and self.contacts > 2:
             if self.trouble.startswith("raises"):
                 raise ValueError("one member alone")

@@ -268,6 +268,7 @@ def test_all_ranks_of_a_group_run_a_training_loop(run: Start, folder: Path, tmp_
         ("raises, no collective", "ValueError: one member alone"),
         ("unlike", "fit returned other numbers on rank 2 of its group"),
         ("hangs", "gave no answer for 4 s"),
+        ("another communicator", "gave no answer for 4 s"),
     ],
 )
 def test_a_loop_that_makes_trouble_on_one_member(run: Start, tmp_path: Path, trouble: str, says: str) -> None:
