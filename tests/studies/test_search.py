@@ -22,6 +22,7 @@ import pytest
 
 import mpifl
 from mpifl.cli import main
+from mpifl.runfile import RunWriter
 from mpifl.text import format_duration
 from mpifl.tools.analysis.trials import load_trial
 from mpifl.tools.studies.follow import state
@@ -204,6 +205,28 @@ def test_a_search_that_was_ended_makes_the_same_choices(searched: Path, tmp_path
             ends += 1
     assert ends == 2 * (4 + 2 + 1) // 3 and counts == {"completed": 2, "stopped": 6}
     assert contents(study.folder) == contents(load_study(searched).folder)
+
+
+def test_a_run_killed_after_its_last_evaluation_is_computed_to_its_end(
+    searched: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file has every row of the rung, but neither the model nor a final status, also where the search stops it."""
+    study, cut, close = load_study(write(ONE)), dict[Path, bytes](), RunWriter.close
+
+    def cut_off(self: RunWriter, *args: Any) -> None:
+        self.flush()
+        cut[Path(self.path)] = Path(self.path).read_bytes()  # as a kill leaves it
+        close(self, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RunWriter, "close", cut_off)
+        search(study, 4)
+    for path, content in cut.items():
+        path.write_bytes(content)
+    assert Index(study).counts() == {"interrupted": 4}
+    assert search(study).counts() == Index(study).counts() == {"completed": 1, "stopped": 3}
+    whole = contents(load_study(searched).folder)
+    assert contents(study.folder) == {run.path.name: whole[run.path.name] for run in study.runs}
 
 
 @pytest.mark.long

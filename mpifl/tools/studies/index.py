@@ -271,14 +271,19 @@ def _stored(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _reached(run: StudyRun, status: str, config: Mapping[str, Any]) -> float | None:
-    """How far the run of a search in a file has been computed: to the stop of its job, or to the last evaluation."""
-    unit = "time" if run.job.stop.time else "updates"
-    if status != "completed":
-        with open_run(run.path) as file:
-            return float(max(file.rows("evaluations", unit, 0, None), default=0.0))
-    stop = config.get("stop")
-    value = stop.get(unit) if isinstance(stop, Mapping) else None
-    return value if isinstance(value, int | float) else None
+    """How far the run of a search in a file has been computed: to the stop of its job, or to the last evaluation.
+
+    A run that is not completed has not come to its stop, even if it was killed after its last evaluation.
+    """
+    unit, stop = "time" if run.job.stop.time else "updates", config.get("stop")
+    end = stop.get(unit) if isinstance(stop, Mapping) else None
+    if not isinstance(end, int | float):
+        return None
+    if status == "completed":
+        return end
+    with open_run(run.path) as file:
+        places = file.rows("evaluations", unit, 0, None)
+    return float(places[places < end].max(initial=0.0))
 
 
 def keep_damaged(job: Job, ranks: int) -> None:
