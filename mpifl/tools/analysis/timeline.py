@@ -93,7 +93,7 @@ def timeline_figure(
         if computing:
             handles["computing"] = Patch(color=COMPUTING)
         if steps:
-            handles["global step, with its updates"] = Line2D([], [], **USED, linewidth=0.8, linestyle=":")
+            handles["global step and its updates"] = Line2D([], [], **USED, linewidth=0.8, linestyle=":")
         virtual &= group.trials[0].clock.startswith("virtual")
         count = min(shown, contacts.clients)
         ax.set_ylabel(f"client ({count} of {contacts.clients})" if count < contacts.clients else "client")
