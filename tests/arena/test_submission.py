@@ -43,6 +43,11 @@ def test_a_tier_from_end_to_end(results: Path) -> None:
         assert {row.configuration for row in reported} == {min(tuning, key=lambda text: tuning[text])}
         assert [row.seed for row in reported] == [0, 1] and all(len(row.curve.split()) >= 50 for row in reported)
         assert all(row.area >= min(map(float, row.curve.split())) for row in reported)
+    interactive = (results / "arena-1-quick.html").read_text()
+    assert (
+        'mpifl run jobs/arena/small.yaml \'algorithm={\\"name\\": \\"fedavg\\"' in interactive
+        and "@DATA@" not in interactive
+    )
     page = (results / "arena-1-quick.md").read_text()
     assert "3 methods, 1 scenario, 12 runs" in page and "12 completed, 0 diverged, 0 failed" in page
     before = {path: path.stat().st_mtime_ns for path in results.rglob("*.h5")}

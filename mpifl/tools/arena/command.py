@@ -60,5 +60,6 @@ def arena(
         if not only:
             written.append(write_submission(out / f"{name}.json", suite, tier, own, rows))
         rows += [row for row in read_table(stored_table(tier)) if row.scenario in chosen]
-    written.append(write_page(suite, tier, mine | suite.methods, rows, out, name))
+    page = write_page(suite, tier, mine | suite.methods, rows, out, name)
+    written += [page, page.with_suffix(".html")]
     return "\n".join([*lines, f"wrote {', '.join(map(str, written))}"])
