@@ -23,7 +23,6 @@ from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import load_study
 from tests.analysis.test_analysis import run_file
 from tests.analysis.test_tables import trial
-from tests.tiers import long
 
 BASE, OTHER = [0.50, 0.60, 0.70, 0.55, 0.65, 0.52], [0.58, 0.66, 0.71, 0.60, 0.72, 0.51]
 DIFFERENCES = 100 * (np.array(OTHER) - BASE)  # 8, 6, 1, 5, 7, -1
@@ -352,12 +351,12 @@ def test_a_study_is_compared_at_its_selected_steps(tmp_path: Path, capsys: pytes
     assert "Caution: with 3 pairs p is at least 0.25" in out
 
 
-@long
+@pytest.mark.long
 def test_two_names_for_one_method_are_told_apart_as_often_as_the_level_says(tmp_path: Path) -> None:
     """200 null studies: ten runs of one method under each of two names, drawn from 60 with seeds of their own."""
     (tmp_path / "base.yaml").write_text(JOB)
     study = tmp_path / "study.yaml"
-    study.write_text("name: null\njob: base.yaml\naxes: {algorithm.step_size: [0.1]}\ntrials: 60\n")
+    study.write_text("name: same\njob: base.yaml\naxes: {algorithm.step_size: [0.1]}\ntrials: 60\n")
     assert main(["sweep", str(study), f"output={tmp_path / 'results'}"]) == 0
     index = Index(loaded := load_study(study, [f"output={tmp_path / 'results'}"]))
     pool = [load_trial(run.path) for run in loaded.runs if index.entries[run.identity].status == "completed"]
