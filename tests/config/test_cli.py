@@ -51,10 +51,6 @@ WRONG = [
     ("list data mnsit", "name=mnsit: .*did you mean mnist"),
     ("show", r"show='': no path; expected one RUN.h5, one folder of run files"),
     ("show a.h5 b.h5", r"show=a.h5 b.h5: more than one path; expected one RUN.h5, one folder of run files"),
-    (
-        "show . --follow",
-        r"show=.: no run files; expected a RUN.h5, or a folder with run files",
-    ),
     ("show --folow a.h5", r"option=--folow: mpifl show has none; expected one of --help, --follow"),
     ("show --follow=3 a.h5", "command line=mpifl show: argument --follow"),
     ("report", r"report='': nothing to report; expected at least one RUN.h5, a folder of run files, or one STUDY.yaml"),
