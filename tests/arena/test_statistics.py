@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from mpifl.tools.arena import statistics
+from mpifl.tools.arena.page import unchanged
+from mpifl.tools.arena.suite import load_suite
 from mpifl.tools.arena.table import Row
 
 INF = float("inf")
@@ -67,3 +69,13 @@ def test_an_accuracy_is_a_score_of_which_small_values_are_good() -> None:
     row = Row("a", "m", "{}", 0, "reporting", "completed", accuracy=0.25)
     rows = [row, row._replace(seed=1, accuracy=float("nan")), row._replace(seed=2, status="diverged")]
     assert statistics.scores(rows, "accuracy", ["a"], ["m"])[0, 0].tolist() == [-25, INF, INF]
+
+
+def test_methods_whose_runs_end_as_they_began_are_named() -> None:
+    """M's loss is 2 at the start and at the end of both runs; N's is so in one run; O's only run has no curve."""
+    curves = {"M": ["2 3 2", "2 2"], "N": ["2 2", "2 1"], "O": [""]}
+    rows = [Row("digits-iid", method, "{}", seed, "reporting", "completed", curve=curve)
+            for method, each in curves.items() for seed, curve in enumerate(each)]  # fmt: skip
+    scenario = load_suite().scenarios["digits-iid"]
+    said = "In all runs of M the loss at the end is that of the first model."
+    assert unchanged(scenario, list("MNO"), rows) == said and not unchanged(scenario, ["N", "O"], rows)

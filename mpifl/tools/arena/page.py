@@ -118,7 +118,8 @@ def write_page(
     tables = [scenario_cells(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
     for each, cells in zip(scenarios.values(), tables, strict=True):
         command = f"`mpifl arena --scenario {each.name}` computes this table again."
-        parts.append(f"## {each.name}\n\n{each.why}\n\n{_table(*cells)}\n\n{command}")
+        notes = " ".join(filter(None, [unchanged(each, names, rows), command]))
+        parts.append(f"## {each.name}\n\n{each.why}\n\n{_table(*cells)}\n\n{notes}")
     facts = [{row[0]: dict(zip(titles[1:], row[1:], strict=True)) for row in table} for table, titles in tables]
     write_interactive(out / f"{name}.html", title, said, facts, names, rows, scenarios)
     path = out / f"{name}.md"
@@ -263,6 +264,14 @@ def scenario_cells(scenario: Scenario, names: Sequence[str], rows: Sequence[Row]
     return table, ["method", "loss", "minus best (95 %)", "verdict", "s to target", "updates", "MB",
                    "runs that reach it", "area", "accuracy (%)", "worst tenth (%)", "failed",
                    "configuration"]  # fmt: skip
+
+
+def unchanged(scenario: Scenario, names: Sequence[str], rows: Sequence[Row]) -> str:
+    """Which methods have at the end of all runs the loss of their first model, in a sentence; "" if none has."""
+    own = [row for row in rows if row.scenario == scenario.name and row.role == "reporting"]
+    curves = {name: [row.curve.split() for row in own if row.method == name] for name in names}
+    found = [name for name, each in curves.items() if each and all(curve[:1] == curve[-1:] != [] for curve in each)]
+    return f"In all runs of {' and '.join(found)} the loss at the end is that of the first model." if found else ""
 
 
 def _configuration(text: str) -> str:
