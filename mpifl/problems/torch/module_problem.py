@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from mpifl.errors import ConfigError, host_name
 from mpifl.objective import ModuleState, to_numpy
-from mpifl.problems.generators import seeded_generators, torch_seed
+from mpifl.problems.generators import torch_seed
 from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Rows, Shard
 from mpifl.problems.rows import RowProblem
 from mpifl.problems.settings import ProblemSettings
@@ -27,8 +27,9 @@ from mpifl.rng import stream
 
 
 def seeded(seed: int, build: Any) -> Any:
-    """Calls `build` with the generators seeded from the run's seed; restores them afterwards."""
-    with seeded_generators(seed, torch_seed(seed)):
+    """Calls `build` with torch's generator seeded from the run's seed; restores the generator afterwards."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(torch_seed(seed))
         return build()
 
 
