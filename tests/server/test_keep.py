@@ -86,6 +86,7 @@ def test_a_resumed_run_keeps_the_same_model(
     assert again.best_model.tobytes() == whole.best_model.tobytes()
 
 
+@pytest.mark.damaged
 def test_a_damaged_best_model_is_found(tmp_path: Path) -> None:
     path = mpifl.run(job(tmp_path / "a.h5", keep={"best": "train_loss"})).path
     with h5py.File(path, "r+", libver="latest") as file:
