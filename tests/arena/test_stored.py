@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import runpy
@@ -134,3 +135,25 @@ def test_a_browser_shows_the_interactive_page(width: int, tmp_path: Path) -> Non
     assert facts["wide"] <= 0 and facts["lines"] == 20 and facts["none"] == 0
     assert [name for name, *_ in facts["quadratic"][1:4]] == ["FADAS", "FedAsync", "asyncFedDR"]
     assert facts["time"][1][0] == "Rescaled ASGD" and facts["command"].startswith("mpifl run jobs/arena/quadratic-slow")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wrong"),
+    [
+        ("no.csv", None, "cannot be read: No such file or directory"),
+        ("no.json", None, "cannot be read: No such file or directory"),
+        ("a.json", b"{", "no submission: Expecting property name"),
+        ("a.csv.gz", b"text", "cannot be read: Not a gzipped file"),
+        ("a.csv.gz", gzip.compress(b"scenario,method\n" * 9)[:30], "cannot be read: Compressed file ended"),
+        ("a.csv.gz", gzip.compress(bytes((1 << 26) + 1)), "cannot be read: it has more than 67108864 bytes"),
+        ("a.csv", b'"' + b"a" * 200_000, "no results table: field larger than field limit"),
+    ],
+)
+def test_a_file_that_cannot_be_verified(
+    name: str, content: bytes | None, wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert main(["arena", "verify", str(tmp_path / name)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{name}: {wrong}" in line

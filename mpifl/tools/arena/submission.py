@@ -18,11 +18,11 @@ import numpy as np
 
 from mpifl.errors import ConfigError, Contradiction
 from mpifl.runfile import Run, open_run
-from mpifl.safe_input import parse_json, read_text_file
+from mpifl.safe_input import parse_json
 from mpifl.text import format_count
 from mpifl.tools.arena.audit import check_source
 from mpifl.tools.arena.suite import Suite, load_suite, own_method, scenario_study
-from mpifl.tools.arena.table import Row, hashes, measured, parse_table, read_table, write_table
+from mpifl.tools.arena.table import Row, hashes, measured, parse_table, read_content, read_table, write_table
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.sweep import sweep
 from mpifl.version import source as version
@@ -69,7 +69,11 @@ class Submission:
 
 def read_submission(path: Path) -> Submission:
     """Reads a submission and checks its source. Raises ConfigError."""
-    content, suite = parse_json(read_text_file(path)), load_suite()
+    suite = load_suite()
+    try:
+        content = parse_json(read_content(path))
+    except ValueError as error:
+        raise ConfigError("arena", path, f"no submission: {error}", f"JSON with {', '.join(KEYS)}") from None
     if not isinstance(content, dict) or set(content) != set(KEYS):
         raise ConfigError("arena", path, "no submission", f"JSON with {', '.join(KEYS)}")
     if content["suite"] != suite.name:

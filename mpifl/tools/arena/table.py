@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
@@ -16,7 +17,7 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.tables import TABLES
-from mpifl.safe_input import read_text_file
+from mpifl.safe_input import SMALL_BYTES, read_text_file
 from mpifl.tools.analysis.trials import train_every
 from mpifl.tools.arena.suite import Scenario, Suite
 from mpifl.tools.studies.index import Index
@@ -135,17 +136,31 @@ def write_table(rows: Sequence[Row]) -> str:
 
 def read_table(path: Path) -> list[Row]:
     """The rows of a CSV file, which may be compressed by gzip. Raises ConfigError where it is no such table."""
-    content = read_text_file(path)
-    return parse_table(path, (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8", "replace"))
+    return parse_table(path, read_content(path).decode("utf-8", "replace"))
+
+
+def read_content(path: Path) -> bytes:
+    """The content of a table or a submission, unzipped. Raises ConfigError where it cannot be read, or is too large."""
+    try:
+        content = read_text_file(path)
+        if path.suffix == ".gz":
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(SMALL_BYTES + 1)
+        if len(content) > SMALL_BYTES:
+            raise ValueError(f"it has more than {SMALL_BYTES} bytes")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError("arena", path, f"cannot be read: {reason}", "a file that mpifl arena wrote") from None
+    return content
 
 
 def parse_table(path: Path, text: str) -> list[Row]:
     """The rows of CSV text from a file. Raises ConfigError where it is no such table."""
     kinds = list(get_type_hints(Row).values())
-    lines = list(csv.reader(io.StringIO(text)))
     try:
+        lines = list(csv.reader(io.StringIO(text)))
         if tuple(lines[0]) != Row._fields:
             raise ValueError("other columns")
         return [Row(*(kind(cell) for kind, cell in zip(kinds, line, strict=True))) for line in lines[1:]]
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, csv.Error) as error:
         raise ConfigError("arena", path, f"no results table: {error}", "a table of mpifl arena") from None
