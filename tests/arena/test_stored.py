@@ -94,14 +94,14 @@ def test_the_command_of_a_cell_computes_its_run(cell: str, tmp_path: Path, monke
 def test_a_scenario_of_the_stored_results_is_verified() -> None:
     """A tenth of each method's 26 runs: 18 times 3. With other kernels than the results have, losses agree to 1e-5."""
     line = verify_table(stored_table("quick"), "quick", ["quadratic-slow"])
-    assert re.search(r"18 methods in arena-1, quick tier: rules kept, 54 of 468 runs recomputed", line), line
+    assert re.search(r"18 methods in arena-1, quick tier: all rules hold, 54 of 468 runs recomputed", line), line
 
 
 @pytest.mark.long
 @pytest.mark.mpi
 def test_the_stored_results_have_the_same_bits_on_five_ranks() -> None:
     line = verify_table(stored_table("quick"), "quick", ["quadratic-slow"], "AREA", ranks=5, processes=1)
-    assert line.endswith("AREA in arena-1, quick tier: rules kept, 3 of 26 runs recomputed to the bit")
+    assert line.endswith("AREA in arena-1, quick tier: all rules hold, 3 of 26 runs recomputed to the bit")
 
 
 DRIVE = """<script>
@@ -142,11 +142,11 @@ def test_a_browser_shows_the_interactive_page(width: int, tmp_path: Path) -> Non
     [
         ("no.csv", None, "cannot be read: No such file or directory"),
         ("no.json", None, "cannot be read: No such file or directory"),
-        ("a.json", b"{", "no submission: Expecting property name"),
+        ("a.json", b"{", "not a submission: Expecting property name"),
         ("a.csv.gz", b"text", "cannot be read: Not a gzipped file"),
         ("a.csv.gz", gzip.compress(b"scenario,method\n" * 9)[:30], "cannot be read: Compressed file ended"),
         ("a.csv.gz", gzip.compress(bytes((1 << 26) + 1)), "cannot be read: it has more than 67108864 bytes"),
-        ("a.csv", b'"' + b"a" * 200_000, "no results table: field larger than field limit"),
+        ("a.csv", b'"' + b"a" * 200_000, "not a results table: field larger than field limit"),
     ],
 )
 def test_a_file_that_cannot_be_verified(

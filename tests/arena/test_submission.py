@@ -72,8 +72,8 @@ def test_a_submission_is_verified_beside_the_stored_results(submission: Path) ->
     page = submission.with_suffix(".md").read_text()
     assert all(name in page for name in ("arena_method:Mine", "FedAvg", "ASGD", "FedBuff"))
     line = verify_submission(submission, trust=True, whole=True, processes=2)
-    assert line.endswith("arena_method:Mine in arena-1, quick tier: rules kept, 4 of 4 runs recomputed to the bit")
-    with pytest.raises(ConfigError, match=r"its code has to be run .* add --trust"):
+    assert line.endswith("arena_method:Mine in arena-1, quick tier: all rules hold, 4 of 4 runs recomputed to the bit")
+    with pytest.raises(ConfigError, match=r"verifying it runs the code in this file; add --trust"):
         verify_submission(submission)
 
 
@@ -90,13 +90,13 @@ def test_a_results_table_is_verified(results: Path, tmp_path: Path) -> None:
     """All methods of the suite, or one; a loss that was changed, and a run that was left out, are found."""
     table = results / "arena-1-quick.csv"
     line = verify_table(table, "quick", method="ASGD", whole=True, processes=2)
-    assert line.endswith("ASGD in arena-1, quick tier: rules kept, 4 of 4 runs recomputed to the bit")
-    assert "3 methods in arena-1, quick tier: rules kept, 3 of 12 runs" in verify_table(table, "quick", processes=2)
+    assert line.endswith("ASGD in arena-1, quick tier: all rules hold, 4 of 4 runs recomputed to the bit")
+    assert "3 methods in arena-1, quick tier: all rules hold, 3 of 12 runs" in verify_table(table, "quick", processes=2)
     rows = read_table(table)
     assert any(row.updates < float("inf") for row in rows)
     changed = [row._replace(loss=row.loss / 2) if row.method == "FedAvg" else row for row in rows]
     (tmp_path / "changed.csv").write_text(write_table(changed))
-    with pytest.raises(Contradiction, match=r"small, seed \d+, .*: loss is .*, the run computed here has"):
+    with pytest.raises(Contradiction, match=r"small, seed \d+, .*: loss is .* in the file, but .* when computed here"):
         verify_table(tmp_path / "changed.csv", "quick", method="FedAvg", processes=2)
     (tmp_path / "short.csv").write_text(write_table(rows[:-1]))
     with pytest.raises(Contradiction, match="this run is missing"):
@@ -124,22 +124,22 @@ def swapped(rows: list[Row]) -> list[Row]:
 
 
 CHEATS: dict[str, tuple[Change, str]] = {
-    "a better loss": (one("reporting", loss=0.5), "loss is 0.5, the run computed here has"),
-    "an earlier target": (one("reporting", time=0.4), "time is 0.4, the run computed here has"),
-    "a smoother curve": (one("reporting", curve="1 1"), "curve is 1 1, the run computed here has"),
-    "another model": (one("reporting", model="0" * 16), "model is 0000000000000000, the run computed here has"),
-    "other rows of the run file": (one("tuning", tables="0" * 16), "tables is 0{16}, the run computed here"),
-    "a failure that is hidden": (one("tuning", status="failed"), "status is failed, the run computed here"),
+    "a better loss": (one("reporting", loss=0.5), "loss is 0.5 in the file, but .* when computed here"),
+    "an earlier target": (one("reporting", time=0.4), "time is 0.4 in the file, but .* when computed here"),
+    "a smoother curve": (one("reporting", curve="1 1"), "curve is 1 1 in the file, but .* when computed here"),
+    "another model": (one("reporting", model="0" * 16), "model is 0{16} in the file, but .* computed here"),
+    "other rows of the run file": (one("tuning", tables="0" * 16), "tables is 0{16} in the file, but .* computed here"),
+    "a failure that is hidden": (one("tuning", status="failed"), "status is failed in the file, but .* computed here"),
     "a bad seed left out": (lambda rows: [row for row in rows if row.seed != 1], "seed 1, .*: this run is missing"),
     "a tuning run left out": (lambda rows: rows[1:], "missing|select"),
-    "a seed twice": (lambda rows: [*rows, rows[-1]], "a run is there twice"),
+    "a seed twice": (lambda rows: [*rows, rows[-1]], "a run occurs twice"),
     "another seed": (one("reporting", seed=7), "no such configuration or seed"),
     "tuned on a reporting seed": (one("tuning", seed=0), "missing|the tuning seeds select"),
-    "reported on a tuning seed": (one("tuning", role="reporting"), "the role is reporting, that of the suite tuning"),
-    "the best of the reporting seeds": (swapped, "it is reported, and the tuning seeds select"),
+    "reported on a tuning seed": (one("tuning", role="reporting"), "role is reporting, but the suite's rules"),
+    "the best of the reporting seeds": (swapped, "this configuration is reported, but the tuning seeds select"),
     "a configuration of its own": (one("tuning", configuration="{}"), "no such configuration"),
-    "another horizon, delays or data": (one("tuning", identity="0" * 12), "the hash of its job is 0{12}, that of the"),
-    "another method": (one("tuning", method="FedAvg"), "the method is FedAvg, that of the suite arena_method"),
+    "another horizon, delays or data": (one("tuning", identity="0" * 12), "hash of its job is 0{12}, but the suite's"),
+    "another method": (one("tuning", method="FedAvg"), "the method is FedAvg, but the suite's rules give arena_method"),
     "a scenario of its own": (one("tuning", scenario="easy"), "scenario easy is not in the quick tier"),
 }  # fmt: skip
 
@@ -177,7 +177,7 @@ def test_rounding_counts_only_where_the_kernels_differ(submission: Path, tmp_pat
         "4 of 4 runs recomputed, 1 of them within rounding (1e-05): computed with openblas Haswell, here with" in line
     )
     for factor, environment in ((1 + 1e-7, {}), (1 + 1e-3, {"environment": kernels})):
-        with pytest.raises(Contradiction, match=r"loss is .*, the run computed here has"):
+        with pytest.raises(Contradiction, match=r"loss is .* in the file, but .* when computed here"):
             copy = changed(submission, tmp_path, other(factor), **environment)
             verify_submission(copy, trust=True, whole=True, processes=1)
 
@@ -185,12 +185,12 @@ def test_rounding_counts_only_where_the_kernels_differ(submission: Path, tmp_pat
 @pytest.mark.long
 def test_a_source_that_was_changed_after_the_runs_is_refused(submission: Path, tmp_path: Path) -> None:
     copy = changed(submission, tmp_path, source=MINE.replace("0.5 *", "0.6 *"))
-    with pytest.raises(Contradiction, match="the run computed here has"):
+    with pytest.raises(Contradiction, match="when computed here"):
         verify_submission(copy, trust=True, whole=True, processes=1)
 
 
 def test_another_suite_is_refused(submission: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="suite=arena-0: another suite; expected arena-1"):
+    with pytest.raises(ConfigError, match="suite=arena-0: the submission is for another suite; expected arena-1"):
         verify_submission(changed(submission, tmp_path, suite="arena-0"), trust=True)
 
 
@@ -218,17 +218,17 @@ SOURCES = {
     "a module by its text": (source("__import__('sys')"), "uses __import__"),
     "code as text": (source("eval('1')"), "uses eval"),
     "the globals of a function": (source("self.solve.__globals__"), "uses __globals__"),
-    "a list that all clients share": (source("SEEN = []", "module"), "a value outside functions"),
-    "a list of the class": (source("seen = []", "class"), "a value outside functions"),
-    "a field that all clients share": (source("seen: list = field(default_factory=list)", "class"), "a value"),
+    "a list that all clients share": (source("SEEN = []", "module"), "assigns a mutable value outside functions"),
+    "a list of the class": (source("seen = []", "class"), "assigns a mutable value outside functions"),
+    "a field that all clients share": (source("seen: list = field(default_factory=list)", "class"), "a mutable value"),
     "a default value that all share": (MINE.replace("message, objective)", "message, objective, seen={})"), "default"),
-    "a global variable": (source("global seen", "train"), "a variable outside its function"),
-    "an attribute of the class": (source("Mine.seen = objective", "train"), "several clients share"),
-    "an attribute of the method": (source("self.seen = objective", "train"), "several clients share"),
+    "a global variable": (source("global seen", "train"), "uses global or nonlocal"),
+    "an attribute of the class": (source("Mine.seen = objective", "train"), "changes an object that clients share"),
+    "an attribute of the method": (source("self.seen = objective", "train"), "changes an object that clients share"),
     "the rates, undeclared": (source("clients.rates", "init_server"), "does not declare that it knows the rates"),
     "a cache": (source("import functools", "module"), "imports functools"),
     "random numbers that do not repeat": (source("import numpy as np; np.random.normal()"), "uses random"),
-    "code before the runs": (source("while True: pass", "module"), "a statement that is no definition"),
+    "code before the runs": (source("while True: pass", "module"), "is not an import, a definition or a constant"),
 }  # fmt: skip
 
 
@@ -245,6 +245,30 @@ def test_what_a_method_may_do() -> None:
     check_source(told.replace("return State(x", "return State(rates=clients.rates, x"))
     page = Path(__file__).parents[2] / "docs" / "guides" / "arena.md"
     check_source(page.read_text().split("```python\n")[1].split("```")[0])
+
+
+def test_a_source_that_would_be_refused_is_named_before_the_runs_and_after_them(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "draws.py").write_text(MINE.replace("ARENA =", "import numpy\nTOTAL = numpy.random.rand()\nARENA ="))
+    monkeypatch.syspath_prepend(tmp_path)
+    lines: list[str] = []
+    said = arena(own="draws:Mine", processes=2, out=tmp_path / "out", progress=lambda line: lines.append(caplog.text))
+    refusal = "no submission is written, since it would be refused: source=line 6: "
+    assert lines and all(refusal in before for before in lines) and refusal in said
+    assert (tmp_path / "out" / "arena-1-quick-draws-Mine.csv").exists() and not list(tmp_path.glob("out/*.json"))
+
+
+def test_a_tier_without_stored_results_needs_a_run_of_its_methods_first(small: Path, results: Path) -> None:
+    stored = small / "quick.csv.gz"
+    stored.rename(small / "away.csv.gz")
+    try:
+        with pytest.raises(ConfigError, match=r"^--tier=quick: .* or run mpifl arena --tier quick first"):
+            arena(own="arena_method:Mine", out=Path("elsewhere"))
+        assert not Path("elsewhere").exists()
+        assert "wrote" in arena(own="arena_method:Mine", only=["small"], processes=2)  # beside those of this folder
+    finally:
+        (small / "away.csv.gz").rename(stored)
 
 
 @pytest.mark.long

@@ -68,14 +68,14 @@ def test_a_wrong_range_is_refused(spec: object) -> None:
     [
         (["--tier", "large"], "--tier=large: no such tier; expected one of quick, standard"),
         (["--scenario", "moon"], "--scenario=moon: no such scenario of this tier; expected one of quadratic-slow, "),
-        (["--method", "Mine"], "--method=Mine: no class; expected module:Class, "),
+        (["--method", "Mine"], "--method=Mine: not of the form module:Class; expected a subclass"),
         (["moon"], "arena=moon: no such argument; expected verify FILE, or options alone"),
         (["verify"], "arena verify='': no path; expected a submission NAME.json, or a table"),
         (
             ["verify", str(stored_table("quick")), "--method", "Mine"],
-            "--method=Mine: no method of the suite; expected one of",
+            "--method=Mine: not a method of the suite; expected one of",
         ),
-        (["--no-runs", "--scenario", "digits-off"], "it has no run of these scenarios; leave out --no-runs"),
+        (["--no-runs", "--scenario", "digits-off"], "this folder has no runs of these scenarios; leave out --no-runs"),
     ],
 )
 def test_mistakes_on_the_command_line(

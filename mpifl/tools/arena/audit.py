@@ -32,12 +32,12 @@ def check_source(source: str) -> None:
         options = [ast.literal_eval(node.value) for node in tree.body if _is_arena(node)]  # type: ignore[attr-defined]
         knows = [str(each) for each in dict(*options[-1:]).get("knows", [])]
     except (SyntaxError, ValueError, TypeError) as error:
-        expected = "a Python module, ARENA in it a dict without names"
+        expected = "a Python module whose ARENA is a dict of literals"
         raise ConfigError("method", "source", f"it cannot be parsed: {error}", expected) from None
     outer = {name for node in tree.body for name in _bound(node)}
     for line, wrong in _problems(tree, outer, knows):
-        expected = "a method that computes from its arguments and its State alone"
-        raise ConfigError("method", f"line {line}", wrong, expected)
+        expected = "a method that computes only from its arguments and its State"
+        raise ConfigError("source", f"line {line}", wrong, expected)
 
 
 def _is_arena(node: ast.stmt) -> bool:
@@ -62,10 +62,10 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
     for body in [tree.body, *(each.body for each in classes)]:
         for statement in body:
             if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_constant(statement):
-                yield statement.lineno, "a value outside functions that several clients could change"
+                yield statement.lineno, "assigns a mutable value outside functions, which clients could share"
             elif not isinstance(statement, ast.Assign | ast.AnnAssign | ast.ClassDef | ast.FunctionDef | ast.Import
                                 | ast.ImportFrom | ast.Expr):  # fmt: skip
-                yield statement.lineno, "a statement that is no definition"
+                yield statement.lineno, "is not an import, a definition or a constant"
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Import):
@@ -73,7 +73,7 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
         elif isinstance(node, ast.ImportFrom):
             yield from ((line, f"imports {name} of {node.module}") for name in _refused_names(node))
         elif isinstance(node, ast.Global | ast.Nonlocal):
-            yield line, "a variable outside its function"
+            yield line, "uses global or nonlocal"
         elif isinstance(node, ast.Name) and (node.id in FORBIDDEN or node.id.startswith("__")):
             yield line, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
@@ -84,20 +84,20 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
             elif node.attr in TOLD and TOLD[node.attr] not in knows:
                 yield line, f"uses {node.attr} and does not declare that it knows {TOLD[node.attr]}"
             elif isinstance(node.ctx, ast.Store) and _base(node) in {"self", *outer}:
-                yield line, "changes something that several clients share"
+                yield line, "changes an object that clients share"
         elif isinstance(node, ast.ClassDef):
             for each in node.decorator_list:
                 if _base(each.func if isinstance(each, ast.Call) else each) != "dataclass":
-                    yield line, "another decorator than dataclass"
+                    yield line, "has a class decorator other than dataclass"
         elif isinstance(node, ast.FunctionDef | ast.Lambda):
             if isinstance(node, ast.FunctionDef) and node.name in TOLD and TOLD[node.name] not in knows:
                 yield line, f"defines {node.name} and does not declare that it knows {TOLD[node.name]}"
             defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
             if not all(_is_plain(each) for each in defaults):
-                yield line, "a default value that several clients could change"
+                yield line, "has a mutable default value"
             for each in getattr(node, "decorator_list", []):
                 if not (isinstance(each, ast.Name) and each.id in ("property", "staticmethod", "classmethod")):
-                    yield line, "a decorator that may keep something between calls"
+                    yield line, "has a decorator other than property, staticmethod or classmethod"
 
 
 def _refused_names(node: ast.ImportFrom) -> Iterator[str]:

@@ -30,7 +30,7 @@ class Claim(Config):
     """methods of the suite"""
     measure: Literal["loss", "time", "accuracy"]
     scenarios: list[str] = field(default_factory=list)
-    """those of the suite with the claim's delays and split"""
+    """those of the suite with the claim's delays and kind of partition"""
     lacks: str = ""
     """what the suite lacks to test it, where it has no such scenario"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,12 +11,14 @@ from mpifl.config import read
 from mpifl.errors import ConfigError
 from mpifl.execution import load_problem
 from mpifl.tools.arena.page import write_page
-from mpifl.tools.arena.submission import write_submission
-from mpifl.tools.arena.suite import load_suite, own_method, scenario_study, stored_table
+from mpifl.tools.arena.submission import why_refused, write_submission
+from mpifl.tools.arena.suite import Suite, load_suite, own_method, scenario_study, stored_table
 from mpifl.tools.arena.table import Row, measured, read_table, write_table
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.select import without_rejected
 from mpifl.tools.studies.sweep import final_line, sweep_selected
+
+log = logging.getLogger(__package__)
 
 OUT = Path("results/arena")
 
@@ -41,6 +44,10 @@ def arena(
     suite = load_suite()
     chosen = suite.chosen(tier, only)
     mine = {own: own_method(own)} if own else {}
+    others = read_table(_suite_table(suite, tier, out)) if own else []
+    refused = why_refused(own) if own and not only else ""
+    if refused:
+        log.warning("%s", refused)
     rows: list[Row] = []
     name = "-".join([suite.name, tier, *([re.sub(r"\W+", "-", own)] if own else []), *only])
     folder = out / (name if own else suite.name)
@@ -53,13 +60,23 @@ def arena(
         lines.append(final_line(index))
         rows += measured(suite, chosen[key], study, index)
     if not rows:
-        raise ConfigError("--no-runs", out, "it has no run of these scenarios", remedy="leave out --no-runs")
+        raise ConfigError("--no-runs", out, "this folder has no runs of these scenarios", remedy="leave out --no-runs")
     written = [out / f"{name}.csv"]
     written[0].write_text(write_table(rows), encoding="utf-8")
     if own:
-        if not only:
+        if not only and not refused:
             written.append(write_submission(out / f"{name}.json", suite, tier, own, rows))
-        rows += [row for row in read_table(stored_table(tier)) if row.scenario in chosen]
+        rows += [row for row in others if row.scenario in chosen]
     page = write_page(suite, tier, mine | suite.methods, rows, out, name)
     written += [page, page.with_suffix(".html")]
-    return "\n".join([*lines, f"wrote {', '.join(map(str, written))}"])
+    return "\n".join([*lines, *filter(None, [refused]), f"wrote {', '.join(map(str, written))}"])
+
+
+def _suite_table(suite: Suite, tier: str, out: Path) -> Path:
+    """The results of the suite's methods: those of the package, or else those computed in `out`. Raises ConfigError."""
+    if (stored := stored_table(tier)).exists():
+        return stored
+    if not (computed := out / f"{suite.name}-{tier}.csv").exists():
+        wrong = f"the results of the suite's methods are not stored for it, and {computed} does not exist"
+        raise ConfigError("--tier", tier, wrong, "quick", f"or run mpifl arena --tier {tier} first")
+    return computed

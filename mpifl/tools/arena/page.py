@@ -34,23 +34,23 @@ USES = {
 ABOUT = """\
 Each method has {configurations} configurations in each scenario: its paper's defaults, and random draws from its
 space in `jobs/arena/methods.yaml`. The one with the smallest mean training loss at the end over {tuning} tuning seeds
-is reported over {reporting} other seeds. All have the same horizon. A local step takes the time `compute` of its
-client, so more local steps take longer. A run that failed or diverged is worse than any that did not. The guide says
-what the columns mean.
+is reported over {reporting} other seeds. In a scenario all methods have the same horizon. A local step takes the time
+`compute` of its client, so more local steps take longer. A failed or diverged run ranks below every other. The guide
+says what the columns mean.
 """
 USE = f"""\
-A cell has the best method, and those that the signed-rank test with Holm's correction does not distinguish from it, if
-they are at most {MOST} in all; then by how much the best is ahead of the next method: the mean paired difference with
-its 95 % interval. It is empty where more cannot be distinguished, where the interval contains 0, where no method
-reaches the target with all seeds, or where the measure is missing.
+A cell names the best method and those that the signed-rank test with Holm's correction does not distinguish from it, if
+they are at most {MOST} in all; and the lead of the best over the best method that is distinguishable: the mean paired
+difference with its 95 % interval. A cell is empty where more methods cannot be distinguished, where the interval
+contains 0, where no method reaches the target with all seeds, or where the measure is missing.
 """
 CLAIMS = """\
-What papers print, and how it is tested here; a title is read as the comparison beside it. The papers have other tasks
-and steps: the scenarios have the claim's delays and its kind of split, and all methods are tuned by the same rules.
-*Ahead by* is the mean paired difference of the loss, of the seconds to the target or of the accuracy in percent,
-positive where the claim is right. A claim holds if all of the 95 % interval says so, does not hold if all of it says
-the opposite, and is not decided otherwise. Where a run never reaches the target, all pairs have to say so. The
-intervals are not corrected for the number of claims.
+What papers print, and how it is tested here. Where a title is the claim, the comparison is our reading of it. The
+papers have other tasks and step sizes: the scenarios have the claim's delays and its kind of partition, and all methods
+are tuned by the same rules. *Ahead by* is the mean paired difference of the loss, of the seconds to the target or of
+the accuracy in percent, positive where the claim is right. A claim holds if its whole 95 % interval is above 0, does
+not hold if the whole interval is below 0, and is not decided otherwise. Where a run never reaches the target, there is
+no interval, and all pairs must agree. The intervals are not corrected for the number of claims.
 """
 
 
@@ -111,7 +111,7 @@ def write_page(
         parts += [f"## All scenarios\n\n{_table(*overall(results))}",
                   f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
                   f"## How stable is the ranking?\n\n{stability(results)}"]  # fmt: skip
-    parts.append(f"## Use this when\n\n{USE}\n{_table(*use_when(results))}")
+    parts.append(f"## Which method in which setting\n\n{USE}\n{_table(*use_when(results))}")
     tests = list(judge(rows, load_claims()))
     if any(test.scenario for test in tests):
         parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claim_rows(tests))}")
@@ -146,7 +146,7 @@ def scenario_rows(scenarios: Mapping[str, Scenario]) -> Cells:
         job = read.load(each.path)
         table.append([key, each.task, each.split, each.delay, str(job.problem.clients),
                       f"{job.stop.time:g}", f"{each.target:g}", each.why])  # fmt: skip
-    return table, ["scenario", "task", "split", "delays", "clients", "horizon (s)", "target", "why"]
+    return table, ["scenario", "task", "partition", "delays", "clients", "horizon (s)", "target", "why"]
 
 
 def overall(results: Results) -> Cells:
@@ -182,11 +182,12 @@ def stability(results: Results) -> str:
     least = min([halves, *without.values()])
     claim = (f"One of these is below {STABLE:g}, so no order of all methods is claimed." if least < STABLE
              else f"All are at least {STABLE:g}.")  # fmt: skip
-    tests = f"By Nemenyi's test mean ranks differ if they are more than {test.difference:.1f} apart. "
-    tests += f"Not distinguishable: {'; '.join(', '.join(group) for group in test.groups) or 'none'}"
-    tasks = ", ".join(f"{tau:.2f} without {task}" for task, tau in without.items())
-    taus = f"{halves:.2f} on average; that with the ranking of all scenarios is {tasks}"
-    return f"Kendall's tau between the rankings by two halves of the seeds is {taus}. {claim} {tests}."
+    tests = f"By Nemenyi's test two mean ranks differ if they are more than {test.difference:.1f} apart. "
+    groups = [f"({k}) {', '.join(group)}" for k, group in enumerate(test.groups, 1)]
+    tests += f"Groups of methods whose mean ranks do not differ, which may overlap: {'; '.join(groups) or 'none'}"
+    tasks = "; ".join(f"{tau:.2f} for {task}" for task, tau in without.items())
+    taus = f"{halves:.2f} on average. Between the rankings with and without a task it is {tasks}"
+    return f"Kendall's tau between the rankings by two random halves of the seeds is {taus}. {claim} {tests}."
 
 
 def use_when(results: Results) -> Cells:
@@ -196,7 +197,7 @@ def use_when(results: Results) -> Cells:
         clients = str(read.load(each.path).problem.clients)
         scores = [statistics.scores(results.rows, measure, [key], results.names)[0] for measure in USES]
         table.append([each.delay, each.split, clients, each.task, *(_use(results.names, score) for score in scores)])
-    return table, ["delays", "split", "clients", "task", *USES.values()]
+    return table, ["delays", "partition", "clients", "task", *USES.values()]
 
 
 def _use(names: Sequence[str], score: np.ndarray) -> str:
@@ -210,7 +211,7 @@ def _use(names: Sequence[str], score: np.ndarray) -> str:
     ahead = statistics.ahead(score[best], score[rest[0]])
     if statistics.verdict(ahead) != "holds":
         return ""
-    return f"{', '.join(names[k] for k in [best, *alike])}: {margin(ahead)} to {names[rest[0]]}"
+    return f"{', '.join(names[k] for k in [best, *alike])} over {names[rest[0]]}: {margin(ahead)}"
 
 
 def margin(ahead: np.ndarray) -> str:
@@ -235,11 +236,12 @@ def claim_rows(tests: Sequence[Test]) -> Cells:
 def count_verdicts(tests: Sequence[Test]) -> str:
     """How many tests have which verdict, in one sentence."""
     verdicts = [test.verdict for test in tests]
+    tested = {id(test.claim) for test in tests if test.scenario}
     untested = sum(not test.scenario for test in tests)
-    return (f"{len({id(test.claim) for test in tests})} claims in {format_count(len(tests) - untested, 'test')}: "
+    return (f"{format_count(len(tested), 'claim')} tested in {format_count(len(tests) - untested, 'test')}: "
             f"{verdicts.count('holds')} hold, {verdicts.count('does not hold')} do not, "
-            f"{verdicts.count('not decided') - untested} not decided. {format_count(untested, 'claim')} without a "
-            "scenario here.")  # fmt: skip
+            f"{verdicts.count('not decided') - untested} not decided. {format_count(untested, 'claim')} not tested, "
+            "since no scenario here has the setting.")  # fmt: skip
 
 
 def scenario_cells(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> Cells:

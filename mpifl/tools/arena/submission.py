@@ -42,13 +42,27 @@ def environment() -> dict[str, str]:
             "machine": platform.machine(), "kernels": ", ".join(kernels)}  # fmt: skip
 
 
-def write_submission(path: Path, suite: Suite, tier: str, name: str, rows: Sequence[Row]) -> Path:
-    """Writes the submission of a method "module:Class", whose module is a single file. Raises ConfigError."""
+def source_of(name: str) -> str:
+    """The source of a method "module:Class", whose module is a single file. Raises ConfigError."""
     file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     if not file:
         raise ConfigError("--method", name, "its module has no file", "a method in one file")
+    return Path(file).read_text("utf-8")
+
+
+def why_refused(name: str) -> str:
+    """Why a method "module:Class" cannot be submitted; "" where it can."""
+    try:
+        check_source(source_of(name))
+    except ConfigError as error:
+        return f"no submission is written, since it would be refused: {error}"
+    return ""
+
+
+def write_submission(path: Path, suite: Suite, tier: str, name: str, rows: Sequence[Row]) -> Path:
+    """Writes the submission of a method "module:Class". Raises ConfigError."""
     content = {"suite": suite.name, "tier": tier, "method": name,
-               "source": Path(file).read_text("utf-8"), "environment": environment(),
+               "source": source_of(name), "environment": environment(),
                "table": write_table([row for row in rows if row.method == name])}  # fmt: skip
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
     return path
@@ -73,14 +87,14 @@ def read_submission(path: Path) -> Submission:
     try:
         content = parse_json(read_content(path))
     except ValueError as error:
-        raise ConfigError("arena", path, f"no submission: {error}", f"JSON with {', '.join(KEYS)}") from None
+        raise ConfigError("arena", path, f"not a submission: {error}", f"JSON with {', '.join(KEYS)}") from None
     if not isinstance(content, dict) or set(content) != set(KEYS):
-        raise ConfigError("arena", path, "no submission", f"JSON with {', '.join(KEYS)}")
+        raise ConfigError("arena", path, "not a submission", f"JSON with {', '.join(KEYS)}")
     if content["suite"] != suite.name:
-        raise ConfigError("suite", content["suite"], "another suite", suite.name)
+        raise ConfigError("suite", content["suite"], "the submission is for another suite", suite.name)
     suite.tier(str(content["tier"]))
     if not all(isinstance(content[key], str) for key in ("method", "source", "table")):
-        raise ConfigError("arena", path, "no submission", "text as method, source and table")
+        raise ConfigError("arena", path, "not a submission", "text as method, source and table")
     check_source(content["source"])
     rows = parse_table(path, content["table"])
     return Submission(path, suite, str(content["tier"]), content["method"], content["source"],
@@ -105,8 +119,8 @@ def verify_submission(
     """
     found = read_submission(path)
     if not trust:
-        wrong = "its code has to be run to verify its results"
-        raise ConfigError("arena", path, wrong, "a file from a source that you trust", "add --trust")
+        wrong = "verifying it runs the code in this file"
+        raise ConfigError("arena", path, wrong, remedy="add --trust if you trust its author")
     with _module(found) as folder:
         method = own_method(found.method)
         studies = {name: scenario_study(found.suite, each, {found.method: method}, folder, ranks)
@@ -139,7 +153,7 @@ def verify_table(
     """
     suite, rows = load_suite(), read_table(path)
     if method and method not in suite.methods:
-        raise ConfigError("--method", method, "no method of the suite", f"one of {', '.join(suite.methods)}")
+        raise ConfigError("--method", method, "not a method of the suite", f"one of {', '.join(suite.methods)}")
     scenarios, counts = suite.chosen(tier, only), [0, 0, 0]
     for name in [method] if method else suite.methods:
         own = [row for row in rows if row.method == name and row.scenario in scenarios]
@@ -170,7 +184,7 @@ def _verified(found: Submission, what: str, counts: Sequence[int]) -> str:
     if rounded:
         text = (f"{drawn} of {runs} runs recomputed, {rounded} of them within rounding ({ROUNDING:g}): "
                 f"computed with {found.environment.get('kernels')}, here with {environment()['kernels']}")  # fmt: skip
-    return f"{found.path}: {what} in {found.suite.name}, {found.tier} tier: rules kept, {text}"
+    return f"{found.path}: {what} in {found.suite.name}, {found.tier} tier: all rules hold, {text}"
 
 
 @contextmanager
@@ -178,7 +192,7 @@ def _module(found: Submission) -> Iterator[Path]:
     """Makes the source of a submission the module that its method names, in a temporary working directory."""
     name = found.method.partition(":")[0]
     if not name.isidentifier() or name in sys.stdlib_module_names:
-        raise ConfigError("method", found.method, "no module of its own", "module:Class")
+        raise ConfigError("method", found.method, "it does not name a module of its own", "module:Class")
     with tempfile.TemporaryDirectory(prefix="mpifl-arena-") as folder, chdir(folder):
         Path(f"{name}.py").write_text(found.source, encoding="utf-8")
         before, path = sys.modules.pop(name, None), os.environ.get("PYTHONPATH")
@@ -214,14 +228,16 @@ def check_rules(found: Submission, studies: Mapping[str, Study]) -> None:
             if key not in runs and key not in expected:
                 raise Contradiction(f"{where}: the suite has no such configuration or seed for this method")
             if key not in expected:
-                raise Contradiction(f"{where}: it is reported, and the tuning seeds select {best or 'none'}")
+                raise Contradiction(
+                    f"{where}: this configuration is reported, but the tuning seeds select {best or 'none'}"
+                )
             role = "tuning" if key[1] in tuning else "reporting"
             for what, stated, right in (("method", seen[key].method, found.method), ("role", seen[key].role, role),
                                         ("hash of its job", seen[key].identity, expected[key])):  # fmt: skip
                 if stated != right:
-                    raise Contradiction(f"{where}: the {what} is {stated}, that of the suite {right}")
+                    raise Contradiction(f"{where}: the {what} is {stated}, but the suite's rules give {right}")
         if len(rows) > len(seen):
-            raise Contradiction(f"{found.path}: {name}: a run is there twice")
+            raise Contradiction(f"{found.path}: {name}: a run occurs twice")
 
 
 def selected(tuning: Sequence[Row]) -> str:
@@ -249,8 +265,8 @@ def recompute(found: Submission, study: Study, drawn: Sequence[Row], processes: 
             rounded += 1
         elif wrong:
             where = f"{found.path}: {row.scenario}, seed {row.seed}, {row.configuration}"
-            text = f"{wrong[0]} is {getattr(row, wrong[0])}, the run computed here has {getattr(here, wrong[0])}"
-            raise Contradiction(f"{where}: {text}")
+            stated_value, value = getattr(row, wrong[0]), getattr(here, wrong[0])
+            raise Contradiction(f"{where}: {wrong[0]} is {stated_value} in the file, but {value} when computed here")
     return rounded
 
 

@@ -128,7 +128,8 @@ def own_method(name: str) -> Method:
     Raises ConfigError.
     """
     if ":" not in name:
-        raise ConfigError("--method", name, "no class", "module:Class, a subclass of mpifl.algorithms.Algorithm")
+        expected = "a subclass of mpifl.algorithms.Algorithm"
+        raise ConfigError("--method", name, "not of the form module:Class", expected)
     FAMILIES["algorithm"].find(name)  # imports the module
     section = dict(getattr(sys.modules[name.partition(":")[0]], "ARENA", {}))
     options = dict(section.pop("algorithm", {}))
@@ -160,7 +161,9 @@ def _draw(purpose: str, key: str, spec: Any, clients: int, suite: Suite) -> list
         return [float(f"{value:.3g}") for value in spec["from"] * (spec["to"] / spec["from"]) ** places]
     values = _resolved(spec, clients)
     if not isinstance(values, list) or not values:
-        raise ConfigError(f"space.{key}", spec, "no range", "a list, {from: 0.01, to: 1}, or {clients: [0.1, 0.5]}")
+        raise ConfigError(
+            f"space.{key}", spec, "not a valid range", "a list, {from: 0.01, to: 1}, or {clients: [0.1, 0.5]}"
+        )
     return [values[int(place * len(values))] for place in places.tolist()]
 
 

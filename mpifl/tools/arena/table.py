@@ -163,4 +163,4 @@ def parse_table(path: Path, text: str) -> list[Row]:
             raise ValueError("other columns")
         return [Row(*(kind(cell) for kind, cell in zip(kinds, line, strict=True))) for line in lines[1:]]
     except (ValueError, IndexError, csv.Error) as error:
-        raise ConfigError("arena", path, f"no results table: {error}", "a table of mpifl arena") from None
+        raise ConfigError("arena", path, f"not a results table: {error}", "a table of mpifl arena") from None
