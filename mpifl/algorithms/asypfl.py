@@ -11,6 +11,7 @@ gives no values of hyper-parameters. Where it is not specific:
 - dT_k^g is the time of a local step, or of an epoch if E counts epochs; dT_k^c is the rest of the contact (in real time
   it includes the wait for other clients of the rank). pi_k is 1 until k is measured, and bounded by `most`. 1e-9 is
   added before rounding down, so that a ratio of 3 minus a rounding error gives 3.
+- A round of a cohort S^tau adds sum over S^tau of p^k (omega_k - omega), rule (4): its weights are not scaled to sum 1.
 
 beta_k takes plain gradient steps on the rows of omega_k's steps, with every local solver of omega_k.
 """
@@ -27,7 +28,7 @@ from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.indicators import Decayed, Equal, Indicators, Measured, Theorem2
 from mpifl.algorithms.common.local_solver import LocalTraining, update_buffers
 from mpifl.algorithms.common.vectors import axpy
-from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
+from mpifl.algorithms.participation import CohortSampler, Reply, Trigger, check_cohort
 from mpifl.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector, clone
@@ -46,7 +47,9 @@ class AsyPFL(LocalTraining):
     step_schedule: Decayed | Theorem2 = field(default_factory=Decayed)
     """decayed: both steps times 1/(1 + gamma tau), tau the server's version; theorem-2: tau the client's local steps"""
     mode: Literal["asynchronous", "synchronous"] = "asynchronous"
-    """asynchronous: the server aggregates at every update; synchronous: in rounds of all clients"""
+    """asynchronous: the server aggregates at every update; synchronous: in rounds of a cohort"""
+    cohort: PositiveInt | None = None
+    """synchronous: members of a round (S^tau), drawn uniformly; null: all clients"""
     indicators: Indicators = field(default_factory=Measured)
     """pi_k of E_k = pi_k E, E being local_steps or local_epochs: measured, theorem-4, equal, or given"""
 
@@ -58,8 +61,17 @@ class AsyPFL(LocalTraining):
         names = self.indicators.name + self.step_schedule.name
         return "the theorems of indicators and step_schedule are for plain steps" if "theorem" in names else ""
 
+    @property
+    def draws_cohorts(self) -> bool:  # type: ignore[override]
+        return self.mode == "synchronous"
+
     def validate(self, clients: int) -> None:
         super().validate(clients)
+        if self.cohort is not None and self.mode == "asynchronous":
+            raise ConfigError(
+                "cohort", self.cohort, "without rounds every client takes part", "null, or mode synchronous"
+            )
+        check_cohort(self.cohort, clients)
         self.indicators.initial(clients)  # raises ConfigError if the indicators do not fit
         if self.mode == "synchronous" and type(self.indicators) is not Equal:
             wrong = "pi_k balances unequal contact rates, which are equal in synchronous rounds"
@@ -71,7 +83,7 @@ class AsyPFL(LocalTraining):
         return clients.shares if isinstance(self.step_schedule, Decayed) else None
 
     def participation(self, clients: Clients, seed: int) -> CohortSampler | None:
-        return CohortSampler(clients.n, clients.n, seed) if self.mode == "synchronous" else None
+        return CohortSampler(self.cohort or clients.n, clients.n, seed) if self.mode == "synchronous" else None
 
     def aggregation_trigger(self) -> Trigger | None:
         return Trigger(every=1) if self.mode == "asynchronous" else None

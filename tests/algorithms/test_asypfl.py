@@ -10,8 +10,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from mpifl.algorithms.asypfl import AsyPFL
-from mpifl.algorithms.base import Message, State
+from mpifl.algorithms.base import Clients, Message, State
 from mpifl.algorithms.common.indicators import Decayed, Equal, Given, Measured, Theorem2, Theorem4
+from mpifl.errors import ConfigError
 from mpifl.scheduling.clocks import VirtualClock
 from tests.algorithms.world import Passes
 from tests.quadratic_runs import Log, Quadratic, close, quadratics, random_quadratics, run
@@ -58,6 +59,31 @@ def test_rounds_by_formula(gamma: float) -> None:
     for tau, model in enumerate(log.models):
         x = sum(o.share * o.steps(x, 0.1 / (1 + gamma * tau), 3) for o in clients)
         close(model, x)
+
+
+def test_rounds_of_a_subset_by_formula() -> None:
+    """omega <- omega + sum over k in S^tau of p^k (omega_k - omega), rule (4); the others keep omega_k and beta_k."""
+    clients = random_quadratics(1, 4)
+    algorithm = plain(0.1, mode="synchronous", cohort=2, local_steps=3, elastic=0.7)
+    drawn = [algorithm.participation(Clients(np.ones(4)), seed=0).sample(t) for t in range(12)]
+    assert all(len(set(members)) == 2 for members in drawn) and {i for members in drawn for i in members} == {
+        0,
+        1,
+        2,
+        3,
+    }
+    log = run(algorithm, clients, [i for members in drawn for i in members], x0=START)
+    x = START
+    for members, model in zip(drawn, log.models, strict=True):
+        x = x + sum(clients[i].share * (clients[i].steps(x, 0.1, 3) - x) for i in members)
+        close(model, x)
+    assert [i for i, _ in log.consumed] == [i for members in drawn for i in members]
+
+
+@pytest.mark.parametrize("more", [{"cohort": 5, "mode": "synchronous"}, {"cohort": 2}])
+def test_a_subset_that_cannot_be_is_refused(more: dict) -> None:
+    with pytest.raises(ConfigError, match="cohort"):
+        plain(**more).validate(4)
 
 
 def test_asynchronous_rule() -> None:

@@ -9,14 +9,15 @@ import numpy as np
 from tabulate import tabulate
 
 from mpifl.tools.analysis.trials import Group, by_other_labels
-from mpifl.tools.reproduce.published import Cell
+from mpifl.tools.reproduce.published import Cell, Value
 from mpifl.tools.reproduce.spec import Page
 from mpifl.tools.reproduce.values import axis_of, label_text, matches, summarise
 
 NOTE = (
-    "Over trials: standard deviation over the seeds at one value of {axis}, pooled. Between: the part of the variance "
-    "of the means that the trials do not explain (0 if they explain it all), as a standard deviation. Published: over "
-    "ten trials, from their range divided by 3.08."
+    "{axis}s inside: those whose mean is in the published range. Deviation over trials: standard deviation over the "
+    "seeds at one {axis}, pooled; published: over ten trials, from their range divided by 3.08. Between {axis}s: the "
+    "part of the variance of their means that the trials do not explain (0 if they explain it all), as a standard "
+    "deviation."
 )
 
 
@@ -34,18 +35,31 @@ def spread_section(page: Page, cells: Sequence[Cell], groups: Sequence[Group], l
                 continue
             over, between = components(values)
             cell = next((c for c in cells if matches(labels, c.labels) and name in c.values), None)
-            published = cell.values[name].deviation if cell else math.nan
+            printed = cell.values[name] if cell else None
+            published = printed.deviation if printed else math.nan
             means = [float(v.mean()) for v in values]
             d = measure.digits
-            rows.append([*(label_text(v) for v in labels.values()), name, str(len(values)),
+            rows.append([*(label_text(v) for v in labels.values()), name,
                          f"{np.mean(means):.{d}f} ({min(means):.{d}f}-{max(means):.{d}f})",
+                         printed.printed if printed else "-", _inside(means, printed),
                          *("-" if math.isnan(v) else f"{v:.{d}f}" for v in (over, between, published))])  # fmt: skip
     axis_name = page.spread.replace("_", " ")
     yield f"{'#' * (level + 1)} Spread over {axis_name}: {page.title}"
-    columns = "measure", f"values of {axis_name}", "mean (of each value's mean)", "over trials", "between", "published"
+    columns = [
+        "measure", f"here: mean (least-most mean of a {axis_name})", "published", f"{axis_name}s inside",
+        "deviation over trials", f"between {axis_name}s", "published",
+    ]  # fmt: skip
     headings = [*(key.replace("_", " ") for key in labels), *columns]
     yield tabulate(rows, headings, "pipe", disable_numparse=True)
-    yield NOTE.format(axis=axis_name)
+    note = NOTE.format(axis=axis_name)
+    yield note[0].upper() + note[1:]
+
+
+def _inside(means: Sequence[float], printed: Value | None) -> str:
+    """How many of the means are in the published range, of how many; "-" where none is printed."""
+    if printed is None or math.isnan(printed.low):
+        return "-"
+    return f"{sum(printed.low <= mean <= printed.high for mean in means)} of {len(means)}"
 
 
 def components(values: Sequence[np.ndarray]) -> tuple[float, float]:
