@@ -211,7 +211,7 @@ def sweep(
         study: The study, or the path of its file.
         processes: Runs at a time on this machine; None: as many as there are cores for their ranks. Not under
             `mpirun`.
-        part: "K/N": only every N-th run from run K (0, 1, ...) on, as one of N batch tasks.
+        part: "K/N": only runs K, K + N, K + 2N, ... (K from 0 to N - 1), as one of N batch tasks.
         progress: Called on rank 0 with a line on the state of the study, whenever a run begins or ends and every few
             seconds; with an empty line before a message is logged, and at the end.
         stop_on_failure: Begin no other run once one has failed as often as `retries` allows; those under way go on.
@@ -283,7 +283,7 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     if (g := job.ranks_per_client) > 1:
         notes.append(f"ranks: the server, and {g} for each group of clients: {1 + g}, {1 + 2 * g}, {1 + 3 * g}, ...")
     if (folder := job.memory.folder) is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
-        notes.append(f"memory.folder: on this host {folder} is no folder in which a file can be made")
+        notes.append(f"memory.folder: on this host {folder} is not a folder in which a file can be made")
     return annotated_yaml(job, problem, notes)
 
 

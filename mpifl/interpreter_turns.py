@@ -1,4 +1,4 @@
-"""Turns on the interpreter lock: a loop lets a background thread have it."""
+"""Turns on the GIL: a loop lets a background thread have it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REST_SECONDS = 0.0001  # s for which the loop sleeps
 
 
 class InterpreterTurns:
-    """Lets a thread that works have the interpreter lock of a loop that releases it for moments only, as NumPy does.
+    """Lets a thread that works have the GIL of a loop that releases it for moments only, as NumPy does.
 
     Each release wakes the thread, which finds the lock taken again, perhaps for seconds.
     """

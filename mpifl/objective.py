@@ -78,7 +78,7 @@ def parts_of(d: int, count: int) -> list[slice]:
 
 
 def norm_of(vectors: Sequence[Vector]) -> float:
-    """The Euclidean norm of all vectors together; infinite or NaN if an entry is, or if it is no float64."""
+    """The Euclidean norm of all vectors together; infinite or NaN if an entry is, or if it overflows float64."""
     square = 0.0
     for v in vectors:
         square += float(v @ v)

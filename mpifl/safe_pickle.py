@@ -85,14 +85,14 @@ class Reader(pickle._Unpickler):
         """REDUCE: an array, its type, or bytes."""
         arguments = self.stack.pop()
         if not isinstance(arguments, tuple) or self.stack[-1] not in (ArrayState, self.latin):
-            raise pickle.UnpicklingError("it calls what is no function")
+            raise pickle.UnpicklingError("it calls something that is not a function")
         self.stack[-1] = self.stack[-1](*arguments)
 
     def set_state(self) -> None:
         """BUILD: what is in an array."""
         state = self.stack.pop()
         if not isinstance(self.stack[-1], ArrayState):
-            raise pickle.UnpicklingError("it changes what is no array")
+            raise pickle.UnpicklingError("it changes something that is not an array")
         self.stack[-1].state = state
 
     def set_item(self) -> None:

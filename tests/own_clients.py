@@ -1,4 +1,4 @@
-"""Clients with training loops of their own that do what the package does on quadratics, and clients that do wrong."""
+"""Clients with custom training loops that do what the package does on quadratics, and clients that do wrong."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_limit_of_the_address_space_is_one_line(model: str, tmp_path: Path) ->
 CONSTRUCTORS = {"ConfigError": 2, "UnreadableRun": 2, "DamagedRun": 2, "LaunchError": 2, "entry_error": 1, "_wrong": 1,
                 "_bad": 1, "_damaged": 1, "_unreadable": 1}  # fmt: skip
 OF_WHAT_IS_RIGHT = ("at least ", "at most ", "one of ", "null", "none or ", "null or ", "expected ", "did you mean")
-VERBS = re.compile(r"\b(is|are|can|cannot|has|have|had|was|were|does|do|would|need|needs)\b")
+VERBS = re.compile(r"\b(is|are|can|cannot|has|have|had|was|were|does|do|would|need|needs|compares|divides|occurs)\b")
 
 
 def first_text(node: ast.expr) -> str:

@@ -63,7 +63,7 @@ def packages() -> str:
         [("scheduling", "clocks, delays, availability, schedules of events")],
         [
             ("algorithms", "one file a method"),
-            ("problems", "data, models, torch, own loops"),
+            ("problems", "data, models, torch, custom loops"),
             ("adapters", "other frameworks"),
         ],
         [("checkpoint", "records of a snapshot and their files")],

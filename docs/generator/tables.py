@@ -179,7 +179,10 @@ def commands() -> str:
     parts = []
     for name, command in cli.COMMANDS.items():
         text = f"## `mpifl {name}`\n\n```text\nmpifl {name} {command.usage}\n```\n\n{_sentence(command.help)}"
-        rows = [(f"`{option}`", how.get("help", "")) for option, how in command.options.items()]
+        rows = [
+            (f"`{' '.join(filter(None, [option, how.get('metavar')]))}`", how.get("help", "").replace("%%", "%"))
+            for option, how in command.options.items()
+        ]
         if rows:
             text += "\n\n| option | meaning |\n|---|---|\n" + "\n".join(f"| {a} | {b} |" for a, b in rows)
         parts.append(text)

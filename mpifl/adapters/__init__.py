@@ -1,1 +1,1 @@
-"""Clients of other frameworks as clients with training loops of their own; each module imports its framework."""
+"""Clients of other frameworks as clients with custom training loops; each module imports its framework."""

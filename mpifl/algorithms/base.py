@@ -56,7 +56,7 @@ class State(SimpleNamespace):
             raise TypeError("only the server's rules after init_server can log numbers")
         for name, value in numbers.items():
             if np.ndim(value):
-                raise TypeError(f"{name} is logged, which is no number: its shape is {np.shape(value)}")
+                raise TypeError(f"{name} is logged, which is not a number: its shape is {np.shape(value)}")
             self.logged.append((name, float(value)))
 
     def save(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class Algorithm(Config):
         pace: "asynchronous"; "synchronous", it works in rounds; or "either". Errors about options mention it.
         draws_cohorts: Whether a round may have any of the clients as its members; else it needs all of them.
         polls: Whether rounds begin at the times that `alarm` names. Clients work on between these polls, as long as the
-            delay model says: a contact takes the time of its exchange alone.
+            delay model says: a contact takes only the time of its exchange.
         personal_models: Whether each client has a model of its own.
         increment_of: Empty, or one entry for each of `vectors_up`: the name of the vector of the client's state whose
             increment that vector of an update is, if the server's state depends on the sum of these increments;
@@ -393,7 +393,7 @@ class Algorithm(Config):
 
     @abstractmethod
     def aggregate(self, server: State) -> None:
-        """One global step; the version of the server goes up by 1."""
+        """One aggregation; the version of the server goes up by 1."""
         raise NotImplementedError
 
     def model(self, server: State) -> Vector:

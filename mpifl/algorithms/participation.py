@@ -122,3 +122,9 @@ class CohortSampler:
             return rng.permutation(unused)[:count]
         p = self.probabilities[alive]
         return rng.choice(alive, count, p=p / p.sum())
+
+
+def check_cohort(cohort: int | None, clients: int) -> None:
+    """Raises ConfigError for a cohort of more than all clients."""
+    if cohort is not None and cohort > clients:
+        raise ConfigError("cohort", cohort, f"there are {clients} clients", f"at most {clients}")

@@ -70,7 +70,7 @@ LIST = Command(
     _list,
     "[KIND [NAME]]",
     "list what a job can name: algorithms, data, models, delays, jobs and more",
-    {"--own-training": flag("the algorithms that work with clients with training loops of their own")},
+    {"--own-training": flag("the algorithms that work with custom training loops")},
 )
 
 SELFTEST = Command(

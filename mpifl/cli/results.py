@@ -60,7 +60,7 @@ def _report(args: argparse.Namespace) -> None:
         if args.pivot is None and (given := getattr(args, name)):
             raise ConfigError(name, given, "without --pivot AXIS there is no pivot", remedy="give it as well")
     if args.watch and not _is_study(args.arguments):
-        raise ConfigError("--watch", args.arguments[0], "no study", "a STUDY.yaml")
+        raise ConfigError("--watch", args.arguments[0], "not a study", "a STUDY.yaml")
     for name in ("formats", "figures", "x", "width", "trials", "window", "watch"):
         if args.out is None and (given := getattr(args, name)):
             raise ConfigError(name, given, "without --out DIR no files are written", remedy="give it as well")
@@ -112,7 +112,7 @@ def _export(args: argparse.Namespace) -> None:
     overwrite = False
     for key, given in map(read.parse_override, overrides):
         if key != "overwrite" or not isinstance(given, bool):
-            raise ConfigError(key, given, "no option of mpifl export", "overwrite=true or overwrite=false")
+            raise ConfigError(key, given, "not an option of mpifl export", "overwrite=true or overwrite=false")
         overwrite = given
     written = api.export_run(path, args.to, args.out, overwrite, full=args.full, trust=args.trust, best=args.best)
     print_result("\n".join(f"wrote {file}" for file in written))

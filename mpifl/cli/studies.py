@@ -190,7 +190,7 @@ def _arena(args: argparse.Namespace) -> None:
 
 PROCESSES = {
     "--processes": value(
-        "N", "runs computed at a time; default: the number of cores over the ranks of a run", at_least_one
+        "N", "runs computed at a time; default: the number of cores divided by the ranks of a run", at_least_one
     )
 }
 DRY_RUN = {"--dry-run": flag("list the runs and estimate their time, without running them")}
@@ -203,7 +203,7 @@ SWEEP = Command(
         **PROCESSES,
         **DRY_RUN,
         "--stop-on-failure": flag("begin no other run once one has failed; those under way go on to their ends"),
-        "--part": value("K/N", "compute only every N-th run, from run K (0 to N - 1) on, as one of N batch tasks"),
+        "--part": value("K/N", "compute only runs K, K + N, K + 2N, ... (K from 0 to N - 1), as one of N batch tasks"),
     },
     _sweep_on_ranks,
 )
@@ -214,7 +214,11 @@ SUBMIT = Command(
     "submit a study or a job to the batch system",
     {
         "--dry-run": flag("print the batch script, and submit nothing"),
-        "--site": value("FILE", "settings of the computing centre", Path),
+        "--site": value(
+            "FILE",
+            "file with the settings of the site; default: ./mpifl-site.yaml, else ~/.config/mpifl/site.yaml",
+            Path,
+        ),
         "--tasks": value("N", "number of tasks that share a study's runs", at_least_one),
         "--runs": value("N", "runs of a study that each task computes", at_least_one),
         "--seeds": value("LIST", "run a job once for each of these seeds, such as 0-19 or 0,3,5-7"),
@@ -242,7 +246,7 @@ REPRODUCE = Command(
 ARENA = Command(
     _arena,
     "[verify SUBMISSION.json|TABLE.csv]",
-    "compare methods in fixed scenarios with equal budgets; verify a submission or a table of results",
+    "compare methods in fixed scenarios, with as many configurations for each method; verify a submission or a table",
     {
         "--tier": value("NAME", "scenarios: quick or standard", default="quick"),
         "--method": value(

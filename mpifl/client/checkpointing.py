@@ -56,7 +56,7 @@ def resume(worker: Worker, payload: ResumePayload) -> None:
             worker.answer(i, update, now + hold)
         else:  # the server would wait for it without end
             wrong = f"the update of client {i}, which was in flight, is missing"
-            raise ConfigError("checkpoint", Path(payload.folder, str(payload.number)), wrong, "a complete one")
+            raise ConfigError("checkpoint", Path(payload.folder, str(payload.number)), wrong, "a complete checkpoint")
 
 
 def attach_checkpoints(transport: CheckpointEvents, worker: Worker, folder: Path, rank: int) -> None:

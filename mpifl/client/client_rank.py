@@ -188,14 +188,15 @@ def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: Ran
 def _follow(comm: MPI.Comm, job: Job, setup: ClientSetup, hosted: HostedClients, group: RankGroup) -> None:
     """Computes this rank's parts of its group's gradients, or of models, until the group's first rank ends that."""
     clients: dict[int, Any] = dict(hosted.objectives)
-    member = ShardedMember(comm, job.algorithm, group, setup.x0.size, setup.x0.dtype)
+    sharded = setup.meta.get("sharded")
+    member = ShardedMember(comm, job.algorithm, group, setup.x0.size, setup.x0.dtype) if sharded else None
     limit = _time_limit(job)
     for request in group.requests():
         i = request.client
         with limit(), suppress(MemberFailed):  # the leader reports it
             if request.name == HOST:
                 clients |= _build(job, setup, {i: request.arrays}, group).objectives
-            elif request.kind == Ask.CALL and setup.meta.get("sharded"):
+            elif request.kind == Ask.CALL and member:
                 member.follow_call(i, clients[i], request.name, request.arguments, request.arrays)
             elif request.kind == Ask.CALL:
                 clients[i].follow_call(request.name, request.arguments, request.arrays)
@@ -204,7 +205,8 @@ def _follow(comm: MPI.Comm, job: Job, setup: ClientSetup, hosted: HostedClients,
                 x = hosted.memory.from_host(request.x)
                 clients[i].follow_gradient(request.round, request.number, x, request.rows)
                 group.finish()
-    member.finish()
+    if member:
+        member.finish()
 
 
 def _time_limit(job: Job) -> Callable[[], AbstractContextManager[None]]:

@@ -193,7 +193,7 @@ class Worker:
             numbers = as_float64(who, update.numbers)
             if not all(map(isfinite, (norm, *numbers))):
                 entries = all(np.isfinite(to_numpy(v)).all() for v in vectors) and all(map(isfinite, numbers))
-                raise ValueError("the update's norm is no float64" if entries else "the update is not finite")
+                raise ValueError("the update's norm overflows float64" if entries else "the update is not finite")
             if norm > self._norm:
                 raise ValueError(f"the update's norm {norm:.6g} is above faults.norm")
         except ValueError as reason:

@@ -102,7 +102,7 @@ class Evaluate(Config):
     """updates that the server has consumed"""
     train_every: PositiveInt = 1
     """evaluations for each one that measures the training loss, and the gradient: 1, all do; 5, the first of every
-    five; the others cost the test rows alone"""
+    five; the others cost only the test rows"""
     gradient: bool = False
     """also measure the norm of the training loss's gradient, without a method's own g; where a method minimises f + g
     also that of the gradient mapping"""
@@ -119,14 +119,14 @@ class Evaluate(Config):
             wrong = "both are given" if both else "neither is given"
             raise ConfigError("evaluate", both, wrong, "either every (seconds) or updates (a count)")
         if len(self.metrics) > MAX_METRICS or len(set(self.metrics)) < len(self.metrics):
-            wrong = "too many" if len(self.metrics) > MAX_METRICS else "a name is there twice"
-            expected = f"at most {MAX_METRICS} names that differ"
+            wrong = "too many" if len(self.metrics) > MAX_METRICS else "a name occurs twice"
+            expected = f"at most {MAX_METRICS} distinct names"
             raise ConfigError("evaluate.metrics", ", ".join(self.metrics), wrong, expected)
         for k, name in enumerate(self.metrics):
             if ":" in name:
                 if not OWN_METRIC.fullmatch(name) or len(name.encode()) > MAX_NAME:
                     expected = f"package.module:function of at most {MAX_NAME} bytes"
-                    raise ConfigError(f"metrics[{k}]", name, "no name of a function, or too long", expected)
+                    raise ConfigError(f"metrics[{k}]", name, "not the name of a function, or too long", expected)
             elif name not in METRICS:
                 (near,) = get_close_matches(name, METRICS, 1, cutoff=0.0)
                 known = f"one of {', '.join(METRICS)}, or package.module:function"
@@ -229,7 +229,7 @@ class Job(Config):
         super().__post_init__()
         if not re.fullmatch(r"\w[\w.+=,@-]*", self.name) or len(self.name.encode()) > 200:
             expected = "at most 200 bytes of letters, digits and . + = , @ _ -, the first a letter, a digit or _"
-            raise ConfigError("name", self.name, "no name of a file", expected)
+            raise ConfigError("name", self.name, "not a valid file name", expected)
         if not Path(self.output).name.removesuffix(".h5") or not self.output.endswith(".h5"):
             raise ConfigError(
                 "output", self.output, "it does not end in NAME.h5", "the path of a file that ends in .h5"
@@ -270,21 +270,21 @@ class Job(Config):
         if self.algorithm.torch_optimizer() and self.problem.torch is None:
             wrong = f"the model {type_name(self.problem.model)} is not a torch module"
             raise ConfigError("algorithm.solver", "torch", wrong, "another solver")
-        if self.problem.entry is None:  # else its clients may have training loops of their own
+        if self.problem.entry is None:  # else its clients may have custom training loops
             self.check_micro_batches()
         if self.problem.clients is not None:  # null: the data decide the number of clients
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
 
     def check_clients(self, offers: Collection[str] | None) -> None:
-        """Raises ConfigError where clients with training loops of their own lack what method or evaluations need.
+        """Raises ConfigError where clients with custom training loops lack what method or evaluations need.
 
         offers: the hooks that all of them have; None: clients compute gradients of a model.
         """
         if offers is None:
             self.check_micro_batches()
             return
-        wrong = "the clients have training loops of their own"
+        wrong = "the clients have custom training loops"
         if self.problem.micro_batches > 1:
             raise ConfigError("problem.micro_batches", self.problem.micro_batches, wrong, "1")
         if self.algorithm.torch_optimizer():

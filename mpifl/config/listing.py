@@ -50,7 +50,7 @@ def algorithms(name: str | None = None) -> str:
 
 
 def own_training() -> str:
-    """The algorithms that work with clients with training loops of their own, and what the others need of a client."""
+    """The algorithms that work with clients with custom training loops, and what the others need of a client."""
     family, work, lack = FAMILIES["algorithm"], [], []
     for name in sorted([*family.names(), *family.aliases]):
         needs = family.find(name)().client_needs()

@@ -19,7 +19,7 @@ def check_class(cls: type, base: type) -> None:
     own = [c for c in cls.__mro__ if issubclass(c, base) and not c.__module__.startswith("mpifl.")]
     for c in own:
         if "__dataclass_params__" not in vars(c) and (lost := _options(c)):
-            wrong = f"{_place(c)} is no dataclass, so its options {', '.join(lost)} are lost"
+            wrong = f"{_place(c)} is not a dataclass, so its options {', '.join(lost)} are lost"
             raise _wrong(cls, wrong, "@dataclass(frozen=True) above it")
     if own and (missing := _missing(cls, base)):
         wrong = f"{_place(cls)} does not have the method {missing}, and neither does a base class"

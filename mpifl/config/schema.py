@@ -114,7 +114,7 @@ class Reader:
             return family.default
         if not isinstance(name, str) or name == MISSING:
             wanted = f"one of {', '.join(family.names())}" if family.names() else "package.module:Class"
-            raise ConfigError(f"{key}.name", name, "required" if name == MISSING else "no name", wanted)
+            raise ConfigError(f"{key}.name", name, "required" if name == MISSING else "not a name", wanted)
         with inside(key):
             return family.find(name)
 
@@ -234,7 +234,7 @@ def _other_members(family: Family, cls: type, path: str, key: str, value: object
     others = {other: family.find(other) for other in family.names() if key in fields_of(family.find(other))}
     if not others:
         return None
-    pace, paces = getattr(cls, "pace", ""), {getattr(other, "pace", "") for other in others.values()}
+    pace, paces = getattr(cls, "pace", ""), {getattr(other, "pace", "") for other in others.values()} - {"either"}
     if pace in PACES and len(paces) == 1 and pace not in paces:
         wrong = f"{name} has no {key}, as it {PACES[pace][0]}"
         remedy = f"{PACES[paces.pop()][1]} have it: {_enumerated([*others])}"

@@ -76,7 +76,7 @@ def _called(settings: ProblemSettings, function: Callable[..., Any], options: Ma
 
 
 def trains_itself(made: Any) -> bool:
-    """Whether the function has returned a model and clients, which have training loops of their own."""
+    """Whether the function has returned a model and clients, which have custom training loops."""
     return isinstance(made, tuple | list) and len(made) == 2 and indexed(made[1]) and not isinstance(made[1], str)
 
 

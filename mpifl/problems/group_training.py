@@ -1,4 +1,4 @@
-"""Clients with training loops of their own, which all ranks of a group run at the same time.
+"""Clients with custom training loops, which all ranks of a group run at the same time.
 
 Where they are sharded each member has a part of the model: it applies the method's rule to its own part, and thus
 calls `fit` by itself once the leader has asked it to train.
@@ -65,7 +65,7 @@ class GroupTrained:
 
 
 def by_groups(hosted: HostedClients, group: Group, meta: Mapping[str, Any]) -> HostedClients:
-    """A rank's clients with training loops of their own, which its group trains; meta: `OwnTraining.meta`."""
+    """A rank's clients with custom training loops, which its group trains; meta: `OwnTraining.meta`."""
     d = meta["d"] if meta["sharded"] else None
     objectives: dict[int, Any] = {i: GroupTrained(own, i, group, d) for i, own in hosted.objectives.items()}  # type: ignore[arg-type]
     return hosted._replace(objectives=objectives)

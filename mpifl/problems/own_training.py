@@ -1,4 +1,4 @@
-"""Clients with training loops of their own: `problem.entry` returns x0, and for each client an object with `fit`.
+"""Clients with custom training loops: `problem.entry` returns x0, and for each client an object with `fit`.
 
     fit(x, contact) -> (y, local_steps)     trains from the model x; `contact` is a `Contact`
     evaluate(x) -> {"test_loss": ...}       optional: means over the client's rows, by the names in MEANS
@@ -6,7 +6,7 @@
     save() -> {name: value}, load(saved)    optional: what the client keeps between contacts; arrays and numbers
     samples                                 optional: the number of its rows; 1
     adds_term                               optional: whether `fit` adds `contact.term` to the loss; False
-    sharded                                 optional: whether each rank of its group has only a part of the model; False
+    sharded                                 optional: whether each rank of its group has a shard of the model; False
     trial                                   optional: False: no contact of client 0 is tried before the run
 
 A model is what x0 is: a flat array (d,) or a mapping of arrays by name, of NumPy or torch. The server's metrics are
@@ -56,15 +56,15 @@ class Contact(NamedTuple):
 
     Attributes:
         client: Its number i.
-        round: The number of the contact, from 0: the key of its random draws.
+        round: How many contacts this client has had before: the key of its random draws.
         steps: The local steps that the method asks for; None: `epochs` says it.
         epochs: Passes over the client's rows; None: `steps` says it.
-        step_size: The method's step, times the client's factor (`step_weights`).
+        step_size: The method's step size for this contact, multiplied by the client's entry of `step_weights`.
         term: What `adds_term` adds to the loss: `term.add_gradient(y, g)` adds its gradient at y (d,) to g (d,).
-        generator: Draws that belong to the run's seed, the client and the round.
-        seed: A number below 2^32 that does as well; Python's, NumPy's and torch's generators are seeded with it.
+        generator: A generator seeded by the run's seed, the client and the round.
+        seed: A number below 2^32 from the same three; Python's, NumPy's and torch's generators are seeded with it.
         comm: The communicator of the ranks that train the client together; None: it has one rank.
-        part: Which numbers of the model this rank has, if the client is sharded; else all.
+        part: This rank's shard of the model, if the client is sharded; else all of it.
     """
 
     client: int
@@ -100,7 +100,7 @@ class ModelForm:
         self.layout: Layout = [(name, array.shape) for name, array in arrays.items()]
         self.d = sum(array.size for array in arrays.values())
         if not self.d or not (self._named or arrays["x"].ndim == 1):
-            shape = "no numbers" if not self.d else f"an array of shape {arrays['x'].shape}"
+            shape = "empty" if not self.d else f"an array of shape {arrays['x'].shape}"
             raise entry_error(settings, f"x0 is {shape}", "a flat array (d,), or a mapping of arrays by name")
         self.x0 = np.concatenate([array.ravel() for array in arrays.values()])
 
@@ -147,7 +147,7 @@ def _cast(settings: ProblemSettings) -> str:
 
 
 class OwnObjective:
-    """A client with a training loop of its own, which takes the local steps of a method."""
+    """A client with a custom training loop, which takes the local steps of a method."""
 
     # There is no `__dict__`: the estimate of memory does not look into a user's objects.
     __slots__ = (
@@ -164,7 +164,7 @@ class OwnObjective:
         self._unloaded: Mapping[str, Any] | None = None  # a state that the client has not been given yet
 
     def shard(self, part: slice) -> None:
-        """Makes this rank have a part of the flat model alone."""
+        """Makes this rank have only a shard of the flat model."""
         self.part, self._form = part, copy(self._form)
         self._form.d = part.stop - part.start
         self._form.layout = [("x", (self._form.d,))]
@@ -196,7 +196,9 @@ class OwnObjective:
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """The key of each local step's batch."""
         if epochs is not None:
-            raise TypeError("local_epochs: how many steps an epoch has is not known of gradient(x, generator)")
+            raise TypeError(
+                "local_epochs: gradient(x, generator) does not define the length of an epoch; set local_steps"
+            )
         return [(round, k) for k in range(steps)]
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
@@ -355,11 +357,11 @@ class OwnTraining(Problem):
     def __init__(self, settings: ProblemSettings, made: Any) -> None:
         for option in OPTIONS:
             if value := getattr(settings, option):
-                raise ConfigError(f"problem.{option}", value, "the clients have training loops of their own", "null")
+                raise ConfigError(f"problem.{option}", value, "the clients have custom training loops", "null")
         if settings.torch and (settings.torch.autocast or settings.torch.buffers != "averaged"):
             key, value = ("autocast", settings.torch.autocast) if settings.torch.autocast else ("buffers", "local")
             wrong, expected = (
-                "the clients have training loops of their own",
+                "the clients have custom training loops",
                 "null" if key == "autocast" else "averaged",
             )
             raise ConfigError(f"problem.torch.{key}", value, wrong, expected)
@@ -382,7 +384,7 @@ class OwnTraining(Problem):
                      "sharded": "sharded" in self.offers}  # fmt: skip
         measured = "gradient" in self.offers or any(hasattr(own, "evaluate") for own in every)
         self._measured = [OwnObjective(own, self._form, self.meta, i, 0) for i, own in enumerate(every) if measured]
-        with _one_line(settings, "its evaluate is tried before the run"):
+        with _one_line(settings, "correct its evaluate, which is tried before the run"):
             for objective in self._measured[:1]:
                 with _watched("evaluate of client 0"):
                     objective.means(self._form.x0)
@@ -472,14 +474,14 @@ def host_own(
         made = call(settings, DATA_SEED)
         form, n = ModelForm(settings, made[0]), len(made[1])
         if (form.d, n) != (meta["d"], meta["clients"]):
-            wrong = f"here are {n} clients and {form.d} numbers, on rank 0 {meta['clients']} and {meta['d']}"
-            raise entry_error(settings, wrong, "the same on every rank")
+            wrong = f"this rank got {n} clients and {form.d} parameters, rank 0 got {meta['clients']} and {meta['d']}"
+            raise entry_error(settings, wrong, "the same clients and x0 on every rank")
         return {i: OwnObjective(_checked_client(settings, made[1][i], i), form, meta, i, seed) for i in numbers}
 
     objectives = build(clients)
     facts = dict(_prepare_torch(settings.torch, resources))
     if alone and 0 in objectives and objectives[0].wants_trial:
-        with _one_line(settings, "its fit is tried before the run, unless its class has trial = False"):
+        with _one_line(settings, "correct its fit, or set trial = False in its class to skip the trial before the run"):
             facts["repeats"] = objectives[0].try_contact(patience)
         objectives = build(clients)  # what the trial has left in the client does not enter the run
     return HostedClients(objectives, facts)
@@ -488,10 +490,10 @@ def host_own(
 def describe_trial(facts: Mapping[str, Any]) -> str:
     """A line on the contact that was tried, from the facts of the rank that hosts client 0."""
     if "repeats" not in facts:
-        return "own training: no contact was tried, so it is not known whether one repeats"
+        return "own training: no contact was tried before the run, so it is not known whether results are reproducible"
     text = "own training: a contact of client 0 was tried before the run"
     if facts["repeats"] is None:
-        return f"{text}, once, as it took more than {LONG:g} s; with trial = False in the client's class none is"
+        return f"{text}, once, as it took more than {LONG:g} s; set trial = False in the client's class to skip this"
     if facts["repeats"]:
         return f"{text}, twice, with the same bits"
     remedy = "draw from contact.generator or contact.seed, and let save return what a client keeps"

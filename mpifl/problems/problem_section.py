@@ -38,7 +38,7 @@ class ProblemConfig(Config):
     """Model and its options."""
     entry: str | None = None
     """A problem of your own instead of data and model: package.module:function, which returns a torch module, a loss
-    and each client's data set; or the first model and clients with training loops of their own."""
+    and each client's data set; or the first model and clients with custom training loops."""
     options: Any = None
     """What `entry` is called with: a section of keyword arguments."""
     torch: Torch | None = None
@@ -86,7 +86,7 @@ class ProblemConfig(Config):
 
     def _check_entry(self) -> None:
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", self.entry or ""):
-            raise ConfigError("entry", self.entry, "no name of a function", "package.module:function")
+            raise ConfigError("entry", self.entry, "not the name of a function", "package.module:function")
         for key, given in (("data", self.data), ("partition", self.partition)):
             if given is not None:
                 wrong = "with problem.entry the data are your own"
@@ -96,7 +96,9 @@ class ProblemConfig(Config):
         if self.options is not None and not (
             isinstance(self.options, dict) and all(isinstance(key, str) for key in self.options)
         ):
-            raise ConfigError("options", self.options, "no section", "the keyword arguments of problem.entry by name")
+            raise ConfigError(
+                "options", self.options, "not a section", "the keyword arguments of problem.entry by name"
+            )
 
     def _fill(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)  # frozen only once it is constructed

@@ -26,7 +26,7 @@ class Torch(Config):
     """Running statistics of batch norm: averaged, as entries of the flat vector; or local, each client its own."""
     batched: bool | None = None
     """Clients of a rank with a message at hand are computed in one call, with the same result within rounding; null:
-    under the real clock alone, as the virtual clock's bits must not depend on the number of ranks."""
+    only under the real clock, as the virtual clock's bits must not depend on the number of ranks."""
     deterministic: bool | None = None
     """Only algorithms that give the same bits each time; null: under the virtual clock and in replays."""
     threads: Annotated[int, Bounds(at_least=1, at_most=1024)] | None = None

@@ -173,7 +173,7 @@ def create_datasets(
     module: ModuleState = NO_STATE,
     best: bool = False,
 ) -> None:
-    """Creates every attribute and dataset of the run file, and switches to single-writer-multiple-reader mode.
+    """Creates every attribute and dataset of the run file, and switches to SWMR mode.
 
     x       (d,) the model of `version`
     states  of the n clients; None: all live

@@ -77,7 +77,7 @@ class RunTables:
 
     @property
     def aggregations(self) -> DataFrame:
-        """One row for each aggregation (global step); columns as in `mpifl.runfile.tables.AggregationRow`."""
+        """One row for each aggregation; columns as in `mpifl.runfile.tables.AggregationRow`."""
         return self._table("aggregations")
 
     @property

@@ -8,7 +8,7 @@ be reported as damaged. docs/reference/checkpoint-format.md states that number. 
 `ReplaySchedule.from_run`, by which a replay repeats it.
 
 A table is a group with one chunked dataset a column; its number of rows is that of the shortest column, so a reader
-never sees half a row. Every dataset exists from the start: single-writer-multiple-reader mode allows nothing to be
+never sees half a row. Every dataset exists from the start: SWMR mode allows nothing to be
 created later. Text that is written later has a fixed length for the same reason (UTF-8, cut where it is longer).
 """
 
@@ -71,7 +71,7 @@ class UpdateRow(NamedTuple):
 
 
 class AggregationRow(NamedTuple):
-    """One row for each aggregation (global step)."""
+    """One row for each aggregation."""
 
     time: Annotated[float, Column("f8", "s of the run's clock")]
     """time of the aggregation"""

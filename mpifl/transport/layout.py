@@ -43,10 +43,10 @@ class Layout(NamedTuple):
         return range((rank - 1) // self.per_client, n, self.groups)
 
     def check(self) -> Layout:
-        """Returns this layout. Raises ConfigError where the ranks form no groups of this size."""
+        """Returns this layout. Raises ConfigError where the ranks cannot be divided into groups of this size."""
         g, others = self.per_client, self.ranks - 1
         if self.ranks > 1 and others % g:
-            wrong = f"rank 0 is the server, and the other {others} ranks form no groups of {g}"
+            wrong = f"rank 0 is the server, and the other {others} ranks cannot be divided into groups of {g}"
             fitting = neighbours(self.ranks, range(1 + g, self.ranks + g + 1, g))
             remedy = f"or start {fitting} ranks"
             raise ConfigError("ranks_per_client", g, wrong, neighbours(g, divisors(others)), remedy)

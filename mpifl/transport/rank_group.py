@@ -203,7 +203,10 @@ class RankGroup:
                     result = result if failed else MemberFailed(text.decode("utf-8", "replace"))
                     failed = True
                 elif not failed and header[1] != digest:
-                    result, failed = RuntimeError(f"fit returned other numbers on rank {rank} of its group"), True
+                    wrong = (
+                        f"fit returned another model or number of steps on rank {rank} than on rank {self._ranks[0]}"
+                    )
+                    result, failed = RuntimeError(f"{wrong}; all ranks of a group must return the same"), True
             wait(*(self._comm.Isend(np.array([failed], np.int64), rank, AGREE) for rank in self._ranks[1:]))
         if isinstance(result, BaseException):
             raise result

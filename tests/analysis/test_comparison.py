@@ -117,6 +117,7 @@ def test_the_notes_in_markdown_are_shown_as_they_are(folder: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+@pytest.mark.long
 def test_the_latex_table_fits_a_page(tmp_path: Path) -> None:
     """Settings, a long name and large numbers: no box of a two-column article is overfull."""
     for seed in range(6):
@@ -182,13 +183,13 @@ WRONG = {
                           "one of fedbuff, area"),
     "an unknown test": (["FOLDER", "--baseline", "fedbuff", "--test", "t"], "test=t: unknown; expected one of"),
     "no method": (["FOLDER", "--baseline", ""], "baseline='': no run has it as algorithm"),
-    "an unknown metric": (["FOLDER", "--baseline", "fedbuff", "--metric", "f2"], "metric=f2: no metric of the "
+    "an unknown metric": (["FOLDER", "--baseline", "fedbuff", "--metric", "f2"], "metric=f2: not a metric of the "
                           "evaluations; expected one of train_loss, "),
-    "a time": (["FOLDER", "--baseline", "fedbuff", "--metric", "time"], "metric=time: no metric of the evaluations"),
+    "a time": (["FOLDER", "--baseline", "fedbuff", "--metric", "time"], "metric=time: not a metric of the evaluations"),
     "tuned nowhere": (["FOLDER", "--baseline", "fedbuff", "--tuned", "step"], "tuned=step: the runs do not differ in"),
     "tuned by itself": (["FOLDER", "--baseline", "fedbuff", "--tuned", "algorithm"], "tuned=algorithm: its values are"),
     "an unknown axis": (["FOLDER", "--baseline", "fedbuff", "--by", "clock"], "by=clock: the runs do not differ in it"),
-    "no difference": (["FOLDER", "--baseline", "fedbuff", "--power", "0"], "power=0.0: no difference"),
+    "no difference": (["FOLDER", "--baseline", "fedbuff", "--power", "0"], "power=0.0: not a difference"),
     "no number": (["FOLDER", "--baseline", "fedbuff", "--power", "x"], "--power: invalid float value: 'x'"),
     "an unknown side": (["FOLDER", "--baseline", "fedbuff", "--better", "up"], "better=up: unknown; expected large or"),
     "one method": (["FOLDER/base0.h5", "FOLDER/base1.h5", "--baseline", "fedbuff"], "runs=1: all have one"),
@@ -276,7 +277,7 @@ def test_a_trial_counted_twice_is_said(tmp_path: Path) -> None:
 
 def test_trials_without_a_global_step_are_said(tmp_path: Path) -> None:
     paths = [run_file(tmp_path / f"{k}.h5", [0.1, 0.5 + k / 10], seed=k, steps=k) for k in range(3)]
-    assert "Caution: 1 of 3 trials took no global step (all trials)." in report(paths)
+    assert "Caution: 1 of 3 trials made no aggregation (all trials)." in report(paths)
 
 
 def test_a_training_loss_before_the_last_evaluation_is_said() -> None:

@@ -212,7 +212,7 @@ def test_the_last_accuracy_against_the_staleness() -> None:
     (ax,) = draw_figure("staleness-accuracy", found, Options()).axes
     lines = [container.lines[0] for container in ax.containers]
     assert [line.get_xdata().tolist() for line in lines] == [[1, 3], [0]]  # type: ignore[union-attr]
-    assert lines[0].get_ydata() == pytest.approx([90, 70]) and ax.get_xlabel() == "mean staleness (global steps)"
+    assert lines[0].get_ydata() == pytest.approx([90, 70]) and ax.get_xlabel() == "mean staleness (aggregations)"
 
 
 def test_updates_against_time() -> None:
@@ -311,10 +311,10 @@ def test_files_of_each_format(tmp_path: Path) -> None:
 
 
 def test_contacts_by_hand(tmp_path: Path) -> None:
-    """A contact begins at the client's previous update, or at the global step of its version if that is later."""
+    """A contact begins at the client's previous update, or at the aggregation of its version if that is later."""
     writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(2), layout=[("w", (2,))],
                        clients={"samples": [3, 4], "rank": [0, 0], "rate": None})  # fmt: skip
-    rows = [(1.0, 0, 0), (2.0, 1, 0), (3.0, 0, 0), (5.0, 1, 1)]  # time, client, version; the global step is at 2.5 s
+    rows = [(1.0, 0, 0), (2.0, 1, 0), (3.0, 0, 0), (5.0, 1, 1)]  # time, client, version; the aggregation is at 2.5 s
     for k, (time, client, version) in enumerate(rows):
         if k == 2:
             writer.append(AggregationRow(2.5, 2))
@@ -328,7 +328,7 @@ def test_contacts_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_timeline_of_a_window(tmp_path: Path) -> None:
-    """From 1.5 to 2.6 s: the contacts of both clients then, and the global step at 2.5 s with its two updates."""
+    """From 1.5 to 2.6 s: the contacts of both clients then, and the aggregation at 2.5 s with its two updates."""
     writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(2), layout=[("w", (2,))],
                        clients={"samples": [3, 4], "rank": [0, 0], "rate": None})  # fmt: skip
     for time, client in ((1.0, 0), (2.0, 1)):
@@ -341,5 +341,5 @@ def test_a_timeline_of_a_window(tmp_path: Path) -> None:
     assert ax.get_xlim() == (1.5, 2.6)
     (dots,) = (line for line in ax.get_lines() if line.get_marker() == "o")
     assert sorted(zip(*dots.get_data(), strict=True))[0] == (2.5, 1)
-    with pytest.raises(ConfigError, match=r"window=2,1: no span of time; expected two times in seconds"):
+    with pytest.raises(ConfigError, match=r"window=2,1: not an interval of time; expected two times in seconds"):
         Options(window=(2.0, 1.0))

@@ -21,6 +21,7 @@ from mpifl.tools.analysis.options import Options, parse_options
 from mpifl.tools.analysis.spread import half_width, mean_and_spread
 from mpifl.tools.analysis.tables import build_table, format_csv, format_spread, summary
 from mpifl.tools.analysis.trials import Group, Trial
+from mpifl.tools.reproduce.values import mean_curve
 from tests.analysis.test_analysis import columns, run_file
 
 T_2 = 4.302652729911275  # 0.975 quantile of Student's t with 2 degrees of freedom (any table of it)
@@ -38,6 +39,21 @@ def trial(accuracies: Sequence[float], status: str = "completed", **columns: Seq
 
 THREE = [trial([0.1, 0.5, 0.9, 0.9]), trial([0.1, 0.2, 0.3, 0.92]), trial([0.1, 0.2, 0.3, 0.4])]
 GROUPS = [Group({"method": "AREA_1"}, THREE), Group({"method": "100 % [b]"}, THREE[2:])]
+
+
+def test_the_mean_of_trials_that_are_evaluated_at_different_times_has_no_steps() -> None:
+    """Evaluations at 0, 1, 2 s and 0, 1.5, 3 s: 0.2, 0.4, 0.8 and 0, 0.6, 0.6; each is on its lines in between."""
+    early, late = trial([0.2, 0.4, 0.8]), trial([0.0, 0.6, 0.6])
+    late.evaluations["time"] = [0.0, 1.5, 3.0]
+    group = Group({}, [early, late])
+    curve = group.curve("test_accuracy")
+    assert curve.index.tolist() == [0, 1, 1.5, 2, 3]
+    assert curve["mean"].tolist() == pytest.approx([0.1, 0.4, 0.6, 0.7, 0.7])
+    assert curve["low"].tolist() == pytest.approx([0, 0.4, 0.6, 0.6, 0.6])
+    held = group.curve("test_accuracy", hold=True)["mean"]
+    assert held.tolist() == pytest.approx([0.1, 0.2, 0.5, 0.7, 0.7])
+    other = mean_curve(group, "test_accuracy", "time", power=2)
+    assert other["mean"].tolist()[:4] == pytest.approx([0.02, (0.16 + 0.24) / 2, (0.4 + 0.36) / 2, (0.64 + 0.36) / 2])
 
 
 def test_spreads_by_hand() -> None:
@@ -214,10 +230,13 @@ def test_wrong_options(key: str, value: str, expected: str) -> None:
             ["--reach-in", "time"],
             "mpifl: reach-in=time: --reach, whose columns have this unit, is not given; give it as well",
         ),
-        (["--all"], "mpifl: all=true: without a selection all runs are shown; expected a STUDY.yaml with one"),
+        (
+            ["--all"],
+            "mpifl: all=true: only a STUDY.yaml has a selection, so every run is shown anyway; leave out --all",
+        ),
         (
             ["--panels", "lambda"],
-            "mpifl: panels=lambda: the runs do not differ in it; expected one of the axes, if there were any",
+            "mpifl: panels=lambda: the runs do not differ in it; expected one of the axes, of which there are none",
         ),
         (["--spred", "sd"], "mpifl: option=--spred: mpifl report has none"),
     ],

@@ -157,6 +157,7 @@ def test_segments_stay_few_and_each_row_is_written_a_few_times(tmp_path: Path) -
     run.writer.close("completed")
 
 
+@pytest.mark.long
 def test_large_segments_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than a segment holds are written as several, and full ones are not merged."""
     monkeypatch.setattr(rows_module, "SEGMENT_BYTES", 100 * TABLES["updates"].row_bytes)

@@ -165,6 +165,7 @@ class RefusedFirst(Area):
         return update if message.round else Update((np.nan * update.vectors[0],), 1)
 
 
+@pytest.mark.long
 def test_refused_first_updates_in_flight_are_saved(tmp_path: Path, kept: list[Path]) -> None:
     """From each checkpoint a run goes on, also where clients are in flight that have stored no state yet."""
     case = job({"name": f"{__name__}:RefusedFirst"}, {**SMALL, "clients": 12}, faults={"refusals": 9})
@@ -183,7 +184,7 @@ def test_a_checkpoint_without_an_update_that_was_in_flight_is_refused(
     run(tmp_path, "made", job({"name": "area"}, SMALL, checkpoint={"updates": 13}))
     assert mpifl("resume", kept[0]) == 2
     assert (
-        "the update of client 3, which was in flight, is missing; expected a complete one"
+        "the update of client 3, which was in flight, is missing; expected a complete checkpoint"
     ) in capsys.readouterr().err
 
 

@@ -218,7 +218,7 @@ def test_a_norm_whose_square_is_no_float32() -> None:
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
-        ([1.5e308] * 3, "the update's norm is no float64"),
+        ([1.5e308] * 3, "the update's norm overflows float64"),
         ([1.0, float("inf"), 0.0], "the update is not finite"),
         ([1.0, float("nan"), 0.0], "the update is not finite"),
     ],

@@ -172,8 +172,8 @@ algorithm={name: quafl, reply: before}
     algorithm.reply=before ... deferred only
 algorithm.rule=replace
     algorithm.rule=replace: area has no rule; async-fedavg has it
-algorithm={name: asypfl, cohort: 4}
-    algorithm.cohort=4: asypfl has no cohort; apfl, f-svrg, favas and 12 others have it
+algorithm={name: asypfl, mode: synchronous, indicators: equal, cohort: 5}
+    algorithm.cohort=5: there are 4 clients; expected at most 4
 algorithm={name: area, solver: {name: svrg, momentum: 0.9}}
     algorithm.solver.momentum=0.9: svrg has no mom
 problem.model.init={name: uniform, half: 1}
@@ -205,7 +205,7 @@ problem=7
 name=7
     name=7 ... text
 name=a/b
-    name=a/b: no name of a file; expected at most 200 bytes of letters, digits and . + = , @ _ -, the first a
+    name=a/b: not a valid file name; expected at most 200 bytes of letters, digits and . + = , @ _ -, the first a
 seed=-1
     seed=-1 ... from 0 to 2**63 - 1
 seed=9223372036854775808

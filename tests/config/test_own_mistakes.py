@@ -34,11 +34,11 @@ ARRAYS = "own_case.py:"
 WRONG = {
     "options": (
         "class Own(Area):\n    known: ClassVar[int] = 1\n    beta: float = 0.9\n    gamma: float = 0.1\n",
-        "own_case.py:10, class Own is no dataclass, so its options beta, gamma are lost",
+        "own_case.py:10, class Own is not a dataclass, so its options beta, gamma are lost",
     ),
     "options of a base": (
         f"class Base(Area):\n    beta: float = 0.9\n{DATACLASS}class Own(Base):\n    gamma: float = 0.1\n",
-        "own_case.py:10, class Base is no dataclass, so its options beta are lost",
+        "own_case.py:10, class Base is not a dataclass, so its options beta are lost",
     ),
     "no aggregate": (
         f"{DATACLASS}class Own(Algorithm):{RULES}    def train(self, client, message, objective): pass\n",

@@ -289,8 +289,8 @@ def test_the_command(
     for arguments, text in (
         ([path], "--to='': required; expected one of csv, parquet, tensorboard, safetensors, torch"),
         ([path, "--to", "torch", "--out", out], f"out={out}: the file exists; choose another name, or overwrite=true"),
-        ([path, "--to", "torch", "seed=3"], "seed=3: no option of mpifl export; expected overwrite=true"),
-        ([path, "--to", "torch", "overwrite=3"], "overwrite=3: no option of mpifl export; expected overwrite=true"),
+        ([path, "--to", "torch", "seed=3"], "seed=3: not an option of mpifl export; expected overwrite=true"),
+        ([path, "--to", "torch", "overwrite=3"], "overwrite=3: not an option of mpifl export; expected overwrite=true"),
         (["--to", "torch"], "export='': no file; expected a RUN.h5 first, then key=value"),
         (
             [str(tmp_path / "no.h5"), "--to", "csv"],

@@ -71,7 +71,7 @@ WRONG = [
         "problem.options.case=unseeded",
         "rank 2: client 3 has other rows on rank 0; expected the same data on every rank; seed what is drawn",
     ),
-    ("problem.options.case=elsewhere", "rank 2: here are 3 clients, and 4 on rank 0"),
+    ("problem.options.case=elsewhere", "rank 2: this rank got 3 clients, rank 0 got 4"),
     ("algorithm={name: fedavg, cohort: 5}", "algorithm.cohort=5"),
 ]
 
@@ -83,6 +83,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_every_mistake_is_one_line(folder: Path) -> None:
     """All in one MPI job of 3 ranks, with an existing file that is to be replaced; then a good run, which replaces
     it."""

@@ -167,6 +167,7 @@ def test_a_library_call_leaves_threads_and_signals(run: Start, tmp_path: Path) -
     assert done.out == "thread over\n", str(done)
 
 
+@pytest.mark.long
 def test_a_completed_run_with_a_rank_that_hangs_prints_no_abort(run: Start, tmp_path: Path) -> None:
     """MPICH would print `Abort(0)`; Open MPI's launcher has words of its own."""
     file = written(tmp_path, "hangs", stop={"updates": 50}, faults={"patience": 2.0})

@@ -121,9 +121,21 @@ def test_resumed_and_replayed_with_other_groups(folder: Path) -> None:
 
 # -- wrong numbers of ranks --------------------------------------------------------------------------------------------
 WRONG = [
-    ("run", ["ranks_per_client=3"], "the other 4 ranks form no groups of 3; expected 2 or 4; or start 4 or 7 ranks"),
-    ("check", ["ranks_per_client=3"], "the other 4 ranks form no groups of 3; expected 2 or 4; or start 4 or 7 ranks"),
-    ("run", ["ranks_per_client=12"], "the other 4 ranks form no groups of 12; expected 4; or start 13 ranks"),
+    (
+        "run",
+        ["ranks_per_client=3"],
+        "the other 4 ranks cannot be divided into groups of 3; expected 2 or 4; or start 4 or 7 ranks",
+    ),
+    (
+        "check",
+        ["ranks_per_client=3"],
+        "the other 4 ranks cannot be divided into groups of 3; expected 2 or 4; or start 4 or 7 ranks",
+    ),
+    (
+        "run",
+        ["ranks_per_client=12"],
+        "the other 4 ranks cannot be divided into groups of 12; expected 4; or start 13 ranks",
+    ),
     ("run", ["ranks_per_client=5"], "equally many of the problem.micro_batches=12; expected 4 or 6; or set"),
     ("run", ["ranks_per_client=2", "problem={clients: 4, model: quadratic}"], "problem.micro_batches=1"),
 ]
@@ -236,7 +248,7 @@ def test_a_signal_ends_a_run_of_groups(start: Start, tmp_path: Path) -> None:
 
 # -- training loops of one's own ---------------------------------------------------------------------------------------
 def own(trouble: str = "", **more: Any) -> dict[str, Any]:
-    """A job whose clients have training loops of their own (`group_problems.Site`)."""
+    """A job whose clients have custom training loops (`group_problems.Site`)."""
     problem = {"entry": "tests.mpi.group_problems:sites", "options": {"trouble": trouble}, "dtype": "float64"}
     return job(
         {"name": "fedbuff", "trigger": {"every": 2}}, problem, **{"stop": {"updates": 40}, "output": "o.h5", **more}
@@ -266,7 +278,7 @@ def test_all_ranks_of_a_group_run_a_training_loop(run: Start, folder: Path, tmp_
     [
         ("raises", "MPI_ERR_PROC_FAILED|one member alone|died"),
         ("raises, no collective", "ValueError: one member alone"),
-        ("unlike", "fit returned other numbers on rank 2 of its group"),
+        ("unlike", "fit returned another model or number of steps on rank 2 than on rank 1"),
         ("hangs", "gave no answer for 4 s"),
         ("another communicator", "gave no answer for 4 s"),
     ],

@@ -1,4 +1,4 @@
-"""Clients with training loops of their own under MPI: bits, replay, resume on other ranks, failures."""
+"""Clients with custom training loops under MPI: bits, replay, resume on other ranks, failures."""
 
 from __future__ import annotations
 

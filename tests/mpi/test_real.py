@@ -60,10 +60,9 @@ CASES |= {  # the other methods and names of methods, as fast as they go
 }  # fmt: skip
 
 
-# In the short tier each trigger, way to stop and kind of message once; that every method has the same bits under MPI as
-# in one process is shown under the virtual clock.
-SHORT = ["rate", "area-period", "area-poisson", "fedavg-cohort", "area-large", "updates", "accuracy", "feddane",
-         "asypfl", "fedavg-available"]  # fmt: skip
+# In the short tier each way to aggregate and kind of message once; that every method has the same bits under MPI as in
+# one process is shown under the virtual clock.
+SHORT = ["rate", "area-period", "fedavg-cohort", "area-large", "accuracy", "asypfl"]
 every_case = pytest.mark.parametrize("name", parameters(CASES, SHORT))
 
 

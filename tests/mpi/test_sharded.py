@@ -116,7 +116,7 @@ def test_resumed_and_replayed_with_other_groups(folder: Path) -> None:
         ("raises", "ValueError: one member alone"),
         ("nan", "client 1: fit returned a y that is not finite"),
         ("length", "client 1: fit returned a y that is float32 of shape (5,), not float32 of shape (6,)"),
-        ("steps", "fit returned other numbers on rank 2 of its group"),
+        ("steps", "fit returned another model or number of steps on rank 2 than on rank 1"),
     ],
 )
 def test_what_goes_wrong_on_one_member_is_an_error_of_its_client(tmp_path: Path, trouble: str, says: str) -> None:

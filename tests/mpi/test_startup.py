@@ -82,6 +82,7 @@ def config(**problem: Any) -> dict[str, Any]:
     return job(AREA, problem={**DIGITS, **problem}, stop={"updates": 20}, evaluate={"updates": 20})
 
 
+@pytest.mark.long
 def test_rank_0_says_that_it_waits_for_the_others(run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also inside MPI_Init, where Python runs nothing; the lines end when MPI has started."""
     monkeypatch.setenv("MPIFL_LOG_LEVEL", "info")

@@ -80,9 +80,13 @@ def test_a_search_makes_the_same_choices_on_any_number_of_ranks(
 def test_wrong_input_and_failed_runs(run: Start, study: Write, tmp_path: Path) -> None:
     study("", ("[10, 100]", "[10, 1.0e+45]"))
     for ranks, words, says in (
-        (3, ["trials=0"], "mpifl: trials=0: no number of trials; expected a number of at least 1, or a list of seeds"),
+        (
+            3,
+            ["trials=0"],
+            "mpifl: trials=0: not a number of trials; expected a number of at least 1, or a list of seeds",
+        ),
         (2, ["--processes", "2"], "mpifl: --processes=2: under mpirun each rank but 0"),
-        (3, ["ranks=3"], "mpifl: ranks=3: 3 ranks were started, and rank 0 starts the runs, and computes none"),
+        (3, ["ranks=3"], "mpifl: ranks=3: 3 ranks were started, of which rank 0 only dispatches runs"),
     ):
         wrong = run(ranks, *MPIFL, "sweep", "study.yaml", *words, code=2)
         (line,) = [line for line in wrong.err.splitlines() if line.startswith("mpifl: ")]

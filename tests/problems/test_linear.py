@@ -97,7 +97,10 @@ WRONG = {
     "a classifier": ({"model": "logistic"}, "problem.model=logistic: it is a classifier, and the targets are numbers"),
     "a network": ({"model": "mlp"}, "problem.model=mlp: it is a classifier"),
     "a partition by classes": ({"partition": "dirichlet", "clients": 2}, "problem.partition=dirichlet: it goes by"),
-    "classes that are none": ({"data.labels": None}, "which is no class; expected whole numbers; for a regression set"),
+    "classes that are none": (
+        {"data.labels": None},
+        "which is not a class; expected whole numbers; for a regression set",
+    ),
 }
 
 

@@ -197,7 +197,7 @@ def test_clients_with_training_loops_of_their_own_take_none() -> None:
     """Their groups share what the loop shares."""
     problem = {"entry": "tests.mpi.group_problems:sites", "dtype": "float64", "micro_batches": 2}
     job = {"name": "own", "seed": 1, "stop": {"updates": 2}, "algorithm": "fedavg", "problem": problem}
-    with pytest.raises(ConfigError, match=r"problem\.micro_batches=2: the clients have training loops of their own"):
+    with pytest.raises(ConfigError, match=r"problem\.micro_batches=2: the clients have custom training loops"):
         mpifl.run(job)
 
 
@@ -209,6 +209,8 @@ def test_a_study_whose_ranks_form_no_groups_is_refused(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(json.dumps(job))
     study = {"name": "s", "job": "g.yaml", "axes": {"algorithm.step_size": [0.1, 1]}, "trials": 1, "ranks": 4}
     (tmp_path / "s.yaml").write_text(json.dumps(study))
-    with pytest.raises(ConfigError, match=r"ranks_per_client=2: .* the other 3 ranks form no groups of 2"):
+    with pytest.raises(
+        ConfigError, match=r"ranks_per_client=2: .* the other 3 ranks cannot be divided into groups of 2"
+    ):
         mpifl.load_study(tmp_path / "s.yaml")
     assert len(mpifl.load_study(tmp_path / "s.yaml", "ranks=5").runs) == 2

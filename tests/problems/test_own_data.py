@@ -193,8 +193,8 @@ def test_labels_of_a_job_file_come_back_the_same() -> None:
         ("sort", "labels=sort: neither a section, sorted nor numbers; expected {label: class"),
         ({}, "labels={}: neither"),
         ({True: 0}, "labels that YAML reads as true or false; expected names; write such names in quotes"),
-        ({"cat": -1}, "labels.cat=-1: no class; expected an integer from 0"),
-        ({"cat": "0"}, "labels.cat=0: no class"),
+        ({"cat": -1}, "labels.cat=-1: not a class; expected an integer from 0"),
+        ({"cat": "0"}, "labels.cat=0: not a class"),
     ],
 )
 def test_wrong_classes_of_labels(labels: Any, says: str) -> None:

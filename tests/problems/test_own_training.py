@@ -1,4 +1,4 @@
-"""Clients with training loops of their own: the runs of a built-in problem, bit for bit, and what is refused."""
+"""Clients with custom training loops: the runs of a built-in problem, bit for bit, and what is refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_each_method_has_the_bits_of_the_built_in_problem(tmp_path: Path, name: 
     mine = run(tmp_path, "own", own(kind, sigma=sigma), method)
     same(mine, run(tmp_path, "built-in", built_in(sigma), method))
     if always:
-        with pytest.raises(ConfigError, match=f"it needs {always[0]}, and the clients have training loops"):
+        with pytest.raises(ConfigError, match=f"it needs {always[0]}, and the clients have custom training loops"):
             run(tmp_path, "refused", own(), method)
         assert not (tmp_path / "refused.h5").exists()
 
@@ -240,7 +240,7 @@ BUFFERED = {"algorithm": {"name": "fedbuff", "trigger": {"every": 2}}}
         ("a number", "x0 is float; expected a flat array, or a mapping of arrays by name"),
         ("x0 of nan", "x0 has nan or infinity; expected finite numbers"),
         ("names of lists", "x0 is list of 2; expected a flat array, or a mapping of arrays by name"),
-        ("nothing", "x0 is no numbers; expected a flat array (d,), or a mapping of arrays by name"),
+        ("nothing", "x0 is empty; expected a flat array (d,), or a mapping of arrays by name"),
     ],
 )
 def test_a_mistake_is_one_line_before_the_run(tmp_path: Path, case: str, says: str) -> None:
@@ -283,14 +283,14 @@ def test_a_mistake_during_the_run_is_an_error_of_the_client(tmp_path: Path, case
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"problem": {"l2": 0.1}}, "problem.l2=0.1: the clients have training loops of their own; expected"),
+        ({"problem": {"l2": 0.1}}, "problem.l2=0.1: the clients have custom training loops; expected"),
         ({"problem": {"batch_size": 4}}, "problem.batch_size=4: the clients have"),
         ({"problem": {"clients": 5}}, "problem.clients=5: tests.own_clients:wrong returns 3 clients; expected 3, or"),
         ({"problem": {"torch": {"autocast": "bfloat16"}}}, "problem.torch.autocast=bfloat16: the clients have"),
         ({"problem": {"torch": {"buffers": "local"}}}, "problem.torch.buffers=local: the clients have"),
-        ({"evaluate": {"updates": 5, "gradient": True}}, "evaluate.gradient=True: the clients have training loops of"),
+        ({"evaluate": {"updates": 5, "gradient": True}}, "evaluate.gradient=True: the clients have custom training"),
         ({"evaluate": {"updates": 5, "metrics": ["auroc"]}}, "evaluate.metrics=auroc: this problem has no class"),
-        ({"algorithm": {"name": "scaffold"}}, "algorithm=scaffold: it needs a gradient, and the clients have training"),
+        ({"algorithm": {"name": "scaffold"}}, "algorithm=scaffold: it needs a gradient, and the clients have custom"),
         ({"algorithm": {"name": "fedprox"}}, "algorithm=fedprox: it needs a proximal term, and the clients have"),
     ],
 )  # fmt: skip
@@ -306,10 +306,10 @@ def test_options_of_other_problems_are_refused(tmp_path: Path, more: dict[str, A
     [
         ({"algorithm": {"name": "area"}}, "algorithm=area: the clients are sharded, so each of the 2 ranks of one has"),
         ({"algorithm": {"name": "quafl"}}, "expected a method of the package that sends one vector each way and keeps"),
-        ({"algorithm": {"name": "scaffold"}}, "algorithm=scaffold: it needs a gradient, and the clients have training"),
+        ({"algorithm": {"name": "scaffold"}}, "algorithm=scaffold: it needs a gradient, and the clients have custom"),
         ({"algorithm": {"name": "tests.problems.test_own_training:Own"}}, "algorithm=Own: the clients are sharded, so"),
         ({"faults": {"norm": 10}}, "faults.norm=10.0: the clients are sharded, so each of the 2 ranks of one has"),
-        ({"problem": {**own("ShardedSite"), "micro_batches": 2}}, "problem.micro_batches=2: the clients have training"),
+        ({"problem": {**own("ShardedSite"), "micro_batches": 2}}, "problem.micro_batches=2: the clients have custom"),
     ],
 )  # fmt: skip
 def test_what_needs_whole_vectors_is_refused_where_clients_are_sharded(

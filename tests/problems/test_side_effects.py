@@ -134,7 +134,7 @@ class WithLoss(Keeps):
 
 BUFFERS = "; expected buffers that stay as they are, running statistics apart"
 VALUES = "; expected values that stay as they are, as clients share module and loss"
-DRAWS = "; expected draws from torch's generator alone"
+DRAWS = "; expected draws only from torch's generator"
 MODULES: dict[str, tuple[Any, str]] = {  # modules that are refused, and why
     "integer buffer": (lambda: Keeps(add_one, {"steps": torch.tensor(0)}), f"a forward pass changes steps{BUFFERS}"),
     "boolean buffer, in evaluation alone": (

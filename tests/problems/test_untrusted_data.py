@@ -287,10 +287,10 @@ PICKLES = {
         b"\x80\x02(X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20) + b"q\x00" + LATIN + b"q\x01"
         + b"h\x01h\x00X\x06\x00\x00\x00latin1\x86R" * 100_000 + b"l.", "encodes more text than it has",
     ),
-    "a function's attribute": (b"\x80\x02" + LATIN + b"}U\x04codeNsb.", "changes what is no array"),
-    "a class' attribute": (b"\x80\x02" + STATE + b"N}U\x05stateNs\x86b.", "changes what is no array"),
+    "a function's attribute": (b"\x80\x02" + LATIN + b"}U\x04codeNsb.", "changes something that is not an array"),
+    "a class' attribute": (b"\x80\x02" + STATE + b"N}U\x05stateNs\x86b.", "changes something that is not an array"),
     "new object": (b"\x80\x02" + STATE + b")\x81.", "opcode 0x81"),
-    "call of a tuple": (b"\x80\x02))R.", "calls what is no function"),
+    "call of a tuple": (b"\x80\x02))R.", "calls something that is not a function"),
 }  # fmt: skip
 
 

@@ -112,6 +112,7 @@ def test_only_what_the_deciding_seed_selects_runs_on_the_other_seeds(paper: Path
             assert rest == min(tuned, key=lambda k: tuned[k])
 
 
+@pytest.mark.long
 def test_page_of_selected_values(paper: Path) -> None:
     """A method has one row, whatever was selected for it, with the selected value beside the number."""
     text = (paper / "pages" / "tiny.md").read_text()

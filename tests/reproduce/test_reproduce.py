@@ -246,7 +246,9 @@ def test_spread_over_an_axis_beside_the_spread_over_trials(runs: Path) -> None:
     within = np.sqrt((one.var(ddof=1) + two.var(ddof=1)) / 2)
     between = np.sqrt(max(0, np.var([one.mean(), two.mean()], ddof=1) - within**2 / 3))
     found = row(text, "AREA", "accuracy")
-    assert found[2] == "2" and found[4:] == [f"{within:.2f}", f"{between:.2f}", "5.00"]  # 15.4 / 3.08
+    inside = sum(80 <= values.mean() <= 95.4 for values in (one, two))
+    assert found[3].startswith("90") and found[4] == f"{inside} of 2"
+    assert found[5:] == [f"{within:.2f}", f"{between:.2f}", "5.00"]  # 15.4 / 3.08
 
 
 def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp_path: Path) -> None:

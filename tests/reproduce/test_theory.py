@@ -112,6 +112,7 @@ def test_the_best_server_rate_and_the_events_of_each() -> None:
         assert abs(job.stop.time * (job.algorithm.trigger.poisson + rates.sum()) / 20_000 - 1) < 1e-3
 
 
+@pytest.mark.long
 def test_steps_and_bounds_of_feddr() -> None:
     for (method, K), job in jobs("feddr-rate").items():
         problem = mpifl.load_problem(job)

@@ -154,6 +154,7 @@ def test_checkpoints_by_wall_time(tmp_path: Path) -> None:
     assert "checkpoint" not in set(mpifl.run(task, output=tmp_path / "default.h5").events.kind)
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew_by_the_same_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

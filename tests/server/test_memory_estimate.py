@@ -147,6 +147,7 @@ def measured(each: Job) -> tuple[int, int, int]:
     return base, need, peak
 
 
+@pytest.mark.long
 def test_peak_memory_is_that_of_the_estimate(tmp_path: Path) -> None:
     """AREA keeps one vector for each client."""
     n, d = 5_000, 6_000

@@ -223,9 +223,9 @@ def test_a_function_that_goes_wrong_later_ends_the_run(right: int, tmp_path: Pat
         ("evaluate.metrics=[auroc, f1]", "evaluate.metrics[1]=f1: no such metric"),
         (
             "evaluate.metrics=[auroc, auroc]",
-            "evaluate.metrics=auroc, auroc: a name is there twice; expected at most 20 names that differ",
+            "evaluate.metrics=auroc, auroc: a name occurs twice; expected at most 20 distinct names",
         ),
-        ("evaluate.metrics=['a b:c']", "evaluate.metrics[0]=a b:c: no name of a function, or too long"),
+        ("evaluate.metrics=['a b:c']", "evaluate.metrics[0]=a b:c: not the name of a function, or too long"),
         ("evaluate.metrics=auroc", "evaluate.metrics=auroc: not valid; expected a list of texts"),
         ("problem={model: quadratic}", "the model quadratic has no class labels; expected none"),
     ],

@@ -58,6 +58,7 @@ def check_times(run: Run) -> None:
     assert evaluations.age.between(0, evaluations.time).all()
 
 
+@pytest.mark.long
 def test_a_server_that_was_overloaded_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from tests.slurm.test_slurm import finished, logs, pytestmark, slurm, until
 from tests.slurm.test_submit import array_ended, states
 
 __all__ = ["pytestmark", "slurm", "source"]
+NOT_STARTED = "The PMIx server's listener thread failed to start"  # mpirun of Open MPI 5, before it starts a rank
 TUTORIAL = ROOT / "docs" / "tutorials" / "cluster.md"
 
 
@@ -65,13 +66,18 @@ def test_from_pip_install_to_a_report_of_20_seeds(user: dict[str, str], tmp_path
     (job,) = re.findall(r"Submitted batch job (\d+)", answer)
     assert f"logs: {folder}/results" in answer
     until(lambda: array_ended(user, job, 20), "end of the array", 400)
-    assert set(states(user, job).values()) == {"COMPLETED"}, logs(folder)
+    not_started = [int(task) for task, state in states(user, job).items() if state != "COMPLETED"]
+    for seed in not_started:
+        assert NOT_STARTED in (folder / "results" / f"digits-{job}-{seed}.log").read_text(), logs(folder)
+        (again,) = re.findall(r"job (\d+)", mpifl("submit", "job.yaml", "--seeds", str(seed)))  # as open-mpi.md says
+        assert finished(user, again) == ("COMPLETED", "0:0"), logs(folder)
     for seed in range(20):
         with open_run(folder / "results" / f"digits-seed-{seed}.h5") as run:
-            assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 3, seed)
+            assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 3, seed), logs(folder)
             assert run.attrs["git_commit"]
-        log = (folder / "results" / f"digits-{job}-{seed}.log").read_text()
-        assert f"seed {seed}\n" in log and "completed" in log
+        if seed not in not_started:
+            log = (folder / "results" / f"digits-{job}-{seed}.log").read_text()
+            assert f"seed {seed}\n" in log and "completed" in log
     report = mpifl("report", "results", "--out", "report")
     assert re.search(r"^20 +\d+\.\d+ \(", report, re.M), report  # trials, and their mean accuracy
     assert {"report.md", "accuracy.png", "loss.png"} <= {path.name for path in (folder / "report").iterdir()}

@@ -105,9 +105,10 @@ def mpifl_submit(slurm: dict[str, str], folder: Path, *words: object) -> str:
     return str(number)
 
 
-def logs(folder: Path) -> list[str]:
-    """What the batch jobs of a folder logged."""
-    return [path.read_text() for path in folder.glob("**/*.log") if path.parent.name != "cluster"]
+def logs(folder: Path) -> str:
+    """What the batch jobs of a folder logged; a text, since pytest shortens everything else in a message."""
+    paths = [path for path in folder.glob("**/*.log") if path.parent.name != "cluster"]
+    return "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(paths))
 
 
 def test_run_over_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_mistake_that_shows_on_the_nodes_ends_the_job_with_exit_code_2(slurm: di
     words = ["problem.data=mnist", f"problem.root={tmp_path}/gone", "site.ranks_per_node=2"]
     job = mpifl_submit(slurm, tmp_path, JOB, *words)
     assert finished(slurm, job) == ("FAILED", "2:0"), logs(tmp_path)
-    (log,) = logs(tmp_path)
+    log = logs(tmp_path)
     assert len([line for line in log.splitlines() if line.startswith("mpifl: ")]) == 1
     assert not list(tmp_path.glob("results/*.h5"))
 

@@ -76,14 +76,17 @@ def test_random_ranges_are_of_their_law_and_repeat() -> None:
     [
         ([], "axes.k=[]: empty; expected at least one value"),
         ({}, "axes.k={}: empty; expected at least one value"),
-        (3, "axes.k=3: none of these; expected a list of values, a range, or labels with the keys that each of"),
-        ({"A": 3}, "axes.k.A=3: no section; expected the keys that this label sets, as in {algorithm.step_size: 0.1}"),
+        (3, "axes.k=3: not a valid axis; expected a list of values, a range, or labels with the keys that each of"),
+        (
+            {"A": 3},
+            "axes.k.A=3: not a section; expected the keys that this label sets, as in {algorithm.step_size: 0.1}",
+        ),
         ({"A": {"x": []}}, "axes.k.A.x=[]: empty; expected at least one value"),
         ({"from": 1, "to": 2}, "a range such as "),
         ({"from": 1, "to": 2, "log": 3, "linear": 3}, "a range such as "),
         (
             {"from": 2, "to": 1, "log": 3},
-            '2, "to": 1, "log": 3}: no range; expected a range such as {from: 0.001, to: 10, log: 9}',
+            '2, "to": 1, "log": 3}: not a valid range; expected a range such as {from: 0.001, to: 10, log: 9}',
         ),
         ({"from": 0, "to": 1, "log": 3}, "axes.k.from=0: the range is log; expected a number above 0"),
         ({"from": 0, "to": 1, "linear": 0}, "a range such as "),

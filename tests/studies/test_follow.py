@@ -134,14 +134,14 @@ def test_ctrl_c_ends_the_wait(
     ("line", "says"),
     [
         ("show none.yaml --follow", "study=none.yaml: no such file"),
-        ("show study.yaml --follow trials=0", "trials=0: no number of trials"),
+        ("show study.yaml --follow trials=0", "trials=0: not a number of trials"),
         ("show study.yaml other.yaml", "show=other.yaml: not key=value"),
         ("show", "show='': no path"),
         ("show study.yaml --follow=yes", "argument --follow: it takes no value, but was given 'yes'"),
         ("report study.yaml --watch", "watch=True: without --out DIR no files are written; give it as well"),
-        ("report none.h5 --out page --watch", "--watch=none.h5: no study; expected a STUDY.yaml"),
+        ("report none.h5 --out page --watch", "--watch=none.h5: not a study; expected a STUDY.yaml"),
         ("report study.yaml --out page --watch --formats htm", "formats=htm: unknown"),
-        ("report study.yaml trials=none --out page --watch", "trials=none: no number of trials"),
+        ("report study.yaml trials=none --out page --watch", "trials=none: not a number of trials"),
     ],
 )
 def test_wrong_words(

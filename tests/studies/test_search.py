@@ -194,6 +194,7 @@ def test_a_search_that_is_done_computes_nothing_again(searched: Path, capsys: py
     assert "8 runs: 2 completed, 6 stopped" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_search_that_was_ended_makes_the_same_choices(searched: Path, tmp_path: Path) -> None:
     """Ended after each three runs, and started again: every file has the bits of a search that was not ended."""
     study, ends = load_study(searched, [f"output={tmp_path}/ended"]), 0
@@ -207,6 +208,7 @@ def test_a_search_that_was_ended_makes_the_same_choices(searched: Path, tmp_path
     assert contents(study.folder) == contents(load_study(searched).folder)
 
 
+@pytest.mark.long
 def test_a_run_killed_after_its_last_evaluation_is_computed_to_its_end(
     searched: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,14 +291,14 @@ def test_a_budget_draws_the_same_combinations_for_each_method(write: Write) -> N
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("set.clock.mode=real", "clock.mode=real: runs are compared at the same times, of a clock that repeats them"),
-        ("set.stop.accuracy=0.9", "stop=None: it is divided into rungs by the search; expected either time or updates"),
-        ("set.stop.updates=50", "stop=None: it is divided into rungs by the search"),
-        ("set.stop={updates: 50}", "evaluate=None: the rungs of a search end at updates; expected evaluate.updates"),
-        ("set.evaluate.every=2", "the first rung ends at 1 s, before train_loss is evaluated at 2"),
-        ("set.evaluate.train_every=11", "the first rung ends at 1 s, before train_loss is evaluated at 1.1"),
-        ("select=null", "search=successive-halving: nothing says which combinations are searched"),
-        ("select.rule=largest-finite", "search=successive-halving: nothing says which combinations are searched"),
+        ("set.clock.mode=real", "clock.mode=real: a search compares runs at equal virtual times"),
+        ("set.stop.accuracy=0.9", "stop=None: a search divides one horizon into rungs; expected either stop.time"),
+        ("set.stop.updates=50", "stop=None: a search divides one horizon into rungs"),
+        ("set.stop={updates: 50}", "evaluate=None: with stop.updates a search needs evaluations at intervals"),
+        ("set.evaluate.every=2", "the first rung ends at 1 s, before the first evaluation of train_loss at 2 s"),
+        ("set.evaluate.train_every=11", "ends at 1 s, before the first evaluation of train_loss at 1.1 s"),
+        ("select=null", "search=successive-halving: a search needs to know which combinations to try"),
+        ("select.rule=largest-finite", "search=successive-halving: a search needs to know which combinations to try"),
         ("budget=3", "budget=3: a search has a budget of its own; expected search.budget"),
         ("search.eta=1", "search.eta=1: not valid; expected an integer of at least 2"),
         ("search.rungs=0", "search.rungs=0: not valid; expected an integer of at least 1"),
@@ -305,9 +307,9 @@ def test_a_budget_draws_the_same_combinations_for_each_method(write: Write) -> N
         ("search.etta=3", "search.etta=3: no such key; the nearest is search.eta"),
         ("search=64", "search=64: not valid; expected a section with rule, budget, eta, rungs or null"),
         ("search.budget=0", "search.budget=0: not valid; expected an integer of at least 1"),
-        ("set.stop.plateau={metric: train_loss}", "stop=None: it is divided into rungs by the search"),
+        ("set.stop.plateau={metric: train_loss}", "stop=None: a search divides one horizon into rungs"),
         ("select.over=algorithm.mu", "select.over=algorithm.mu: no such axis"),
-        ("--part=0/2", "--part=0/2: all runs of a rung of the search are compared; expected 0/1"),
+        ("--part=0/2", "--part=0/2: a search compares all runs of a rung, so it cannot be split; expected 0/1"),
     ],
 )  # fmt: skip
 def test_wrong_searches(write: Write, capsys: pytest.CaptureFixture[str], words: str, says: str) -> None:

@@ -113,13 +113,13 @@ def test_exclude_and_budget(write: Write) -> None:
 
 
 WRONG = [
-    ("name: a/b\n", "name: small\n", "name=a/b: other characters; expected letters, digits, and any of _ . -"),
+    ("name: a/b\n", "name: small\n", "name=a/b: contains other characters; expected letters, digits, and any of _ . -"),
     ("", "name: small\n", "name=???: required"),
     ("", "job: base.yaml\n", "job=???: required"),
     ("job: bsae.yaml", "job: base.yaml", "bsae.yaml: no such file"),
     ("job: [a]", "job: base.yaml", "job="),
     ("axis:", "axes:", "axis="),
-    ("axes: 3\nset:", "axes:", "axes=3: something else; expected axes by name"),
+    ("axes: 3\nset:", "axes:", "axes=3: not a section; expected axes by name"),
     ("clock.delay.spraed: [0, 5]", "clock.delay.spread: [0, 5]", "clock.delay.spraed=0: no such key; the nearest is"),
     (
         "clock.delay.spread: []",
@@ -130,15 +130,15 @@ WRONG = [
     (
         "clock.delay.spread: [0, 0]",
         "clock.delay.spread: [0, 5]",
-        "these two are the same job; expected runs that differ",
+        "these two combinations give the same job; expected combinations that differ in a key of the job",
     ),
-    ("trials: 0", "trials: 2", "trials=0: no number of trials; expected a number of at least 1, or a list of seeds"),
-    ("trials: [0, 0]", "trials: 2", "trials=[0, 0]: a seed is there twice; expected seeds that differ"),
+    ("trials: 0", "trials: 2", "trials=0: not a number of trials; expected a number of at least 1, or a list of seeds"),
+    ("trials: [0, 0]", "trials: 2", "trials=[0, 0]: a seed occurs twice; expected distinct seeds"),
     ("trials: []", "trials: 2", "trials=[]: empty; expected at least one seed"),
     (
         "trials: true",
         "trials: 2",
-        "trials=True: no number of trials; expected a number of at least 1, or a list of seeds",
+        "trials=True: not a number of trials; expected a number of at least 1, or a list of seeds",
     ),
     ("trials: [-1]", "trials: 2", "trials.seeds"),
     ("", "trials: 2", "trials=???: required"),
@@ -149,8 +149,8 @@ WRONG = [
         "trials: 2",
         '"X"}: no combination has these; expected labels of at least one combination of the axes',
     ),
-    ("trials: 2\nexclude: [3]", "trials: 2", "exclude[0]=3: no section; expected labels by axis: {method: AREA}"),
-    ("trials: 2\nexclude: {}", "trials: 2", "exclude={}: something else; expected a list of labels by axis"),
+    ("trials: 2\nexclude: [3]", "trials: 2", "exclude[0]=3: not a section; expected labels by axis: {method: AREA}"),
+    ("trials: 2\nexclude: {}", "trials: 2", "exclude={}: not a list; expected a list of labels by axis"),
     (
         "trials: 2\nexclude: [{method: AREA}, {method: FedAvg}]",
         "trials: 2",
@@ -186,7 +186,7 @@ WRONG = [
     (
         "trials: 2\nselect: {over: method, by: test_accuracy}",
         "trials: 2",
-        "select.by=test_accuracy: a selection by test rows looks at what the report then shows",
+        "select.by=test_accuracy: selecting by a test metric would tune on the test data",
     ),
     (
         "trials: 2\nselect: {over: method, by: validation_loss}",
@@ -258,7 +258,7 @@ def test_the_gradient_of_f_alone_does_not_select_among_minimisers_of_f_plus_g(
         ("no.yaml", "study=no.yaml: no such file"),
         ("{study} other.yaml", "sweep=other.yaml: not key=value; expected key=value after the STUDY.yaml"),
         ("{study} --processes 0", "argument --processes: 0: an integer of at least 1"),
-        ("{study} output=${{seed}}", "output=${seed}: another reference than ${name}; expected a folder"),
+        ("{study} output=${{seed}}", "output=${seed}: contains a reference other than ${name}; expected a folder"),
         ("{study} trials", "sweep=trials: not key=value; expected key=value after the STUDY.yaml"),
         ("{study} output={study}", "a folder"),
     ],
@@ -270,7 +270,7 @@ def test_wrong_command_lines(write: Write, refused: Callable[..., str], line: st
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        ("", "ranks=3: no mpirun is beside Python or on the PATH; expected 1"),
+        ("", "ranks=3: no mpirun was found beside the Python interpreter or on the PATH; name one in MPIFL_MPIEXEC"),
         (
             "none/mpirun",
             "MPIFL_MPIEXEC=none/mpirun: no such program; expected one that starts MPI ranks, such as mpirun",

@@ -93,7 +93,7 @@ def test_a_job_with_groups_of_ranks(capsys: pytest.CaptureFixture[str], tmp_path
     (tmp_path / "job.yaml").write_text(BASE)
     words = ["job.yaml", "problem.micro_batches=6", "ranks_per_client=3", "site.nodes=2"]
     assert main(["submit", *words, "site.ranks_per_node=4", "--dry-run"]) == 2
-    says = "the other 7 ranks form no groups of 3; expected 1 or 7; or start 7 or 10 ranks"
+    says = "the other 7 ranks cannot be divided into groups of 3; expected 1 or 7; or start 7 or 10 ranks"
     assert says in capsys.readouterr().err
     assert main(["submit", *words, "site.ranks_per_node=11", "site.gpus_per_node=2", "--dry-run"]) == 0
     told = capsys.readouterr()

@@ -70,11 +70,11 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("submit job.yaml site.container=none.sif", "site.container=none.sif: no such image"),
         (
             "submit job.yaml --time 90",
-            "site.time=90: no duration; expected [days-]hours:minutes:seconds, as in 01:30:00",
+            "site.time=90: not a duration; expected [days-]hours:minutes:seconds, as in 01:30:00",
         ),
         (
             "submit job.yaml --time 1:30",
-            "site.time=1:30: no duration; expected [days-]hours:minutes:seconds, as in 01:30:00",
+            "site.time=1:30: not a duration; expected [days-]hours:minutes:seconds, as in 01:30:00",
         ),
         ("submit job.yaml --time 0:01:00", "site.warning=120: the time limit is 60 s; expected less"),
         ("submit job.yaml site.nodes=two", "site.nodes=two: not valid; expected an integer of at least 1"),
@@ -111,28 +111,28 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
             "submit job.yaml output=.",
             "output=.: it does not end in NAME.h5; expected the path of a file that ends in .h5",
         ),
-        ("submit job.yaml --seeds 0..19", "--seeds=0..19: no seeds; expected seeds such as 0-19 or 0,3,5-7"),
+        ("submit job.yaml --seeds 0..19", "--seeds=0..19: not a list of seeds; expected seeds such as 0-19 or 0,3,5-7"),
         (
             "submit job.yaml --seeds 3-1",
             "--seeds=3-1: 3-1 falls, or is too long; expected ranges that rise, of at most 100,000 seeds",
         ),
-        ("submit job.yaml --seeds 1,1", "--seeds=1,1: a seed is there twice; expected seeds that differ"),
+        ("submit job.yaml --seeds 1,1", "--seeds=1,1: a seed occurs twice; expected distinct seeds"),
         ("submit job.yaml --seeds", "argument --seeds: expected one argument"),
         ("submit job.yaml --tasks 4", "--tasks=4: job.yaml is a job; expected a study"),
         ("submit study.yaml --tasks 0", "argument --tasks: 0: an integer of at least 1"),
         (
             "submit search.yaml --tasks 4",
-            "--tasks=4: all runs of a rung of the search are compared, by one task; expected",
+            "--tasks=4: a search compares all runs of a rung, so it cannot be split; expected",
         ),
         (
             "submit search.yaml --runs 1",
-            "--runs=1: all runs of a rung of the search are compared, by one task",
+            "--runs=1: a search compares all runs of a rung, so it cannot be split",
         ),
         ("submit job.yaml site.requeues=-1", "site.requeues=-1: not valid; expected an integer of at least 0"),
         ("submit study.yaml --tasks 2 --runs 2", "--runs=2: --tasks is given too; expected one of the two"),
         (
             "submit study.yaml trials=0",
-            "trials=0: no number of trials; expected a number of at least 1, or a list of seeds",
+            "trials=0: not a number of trials; expected a number of at least 1, or a list of seeds",
         ),
         (
             "submit study.yaml --seeds 0-19",
@@ -140,7 +140,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ),
         (
             "submit study.yaml ranks=3 site.ranks_per_node=3",
-            "ranks=3: a task has 3 ranks (site.nodes × site.ranks_per_node), and one starts the runs",
+            "ranks=3: a task has 3 ranks (site.nodes × site.ranks_per_node), of which one only dispatches runs",
         ),
         (
             "submit study.yaml ranks=64",
@@ -224,7 +224,7 @@ def test_more_than_there_is_to_do(centre: Path, capsys: pytest.CaptureFixture[st
     """No mistake, but said: tasks without runs, ranks without clients."""
     for line, says in (
         ("study.yaml --tasks 100", "--tasks=100: one task for each of the study's 2 runs"),
-        ("study.yaml ranks=4", "3 of 8 ranks of a task will be idle: a run has 4, and one starts the runs"),
+        ("study.yaml ranks=4", "3 of 8 ranks of a task will be idle: a run has 4, and one only dispatches runs"),
         ("job.yaml site.nodes=4", "24 of 32 ranks will be idle: the job has 7 clients"),
     ):
         assert main(["submit", *line.split(), "--dry-run"]) == 0

@@ -241,7 +241,7 @@ def _section(key: str, section: Any) -> tuple[str, dict[str, Any]]:
     options = dict(options)
     name = options.pop("name", "???")
     if not isinstance(name, str) or not name.isidentifier():
-        raise ConfigError(f"{key}.name", name, "required" if name == "???" else "no name of a class", kind)
+        raise ConfigError(f"{key}.name", name, "required" if name == "???" else "not the name of a class", kind)
     for option, value in options.items():
         if isinstance(value, Mapping):
             raise ConfigError(

@@ -13,7 +13,7 @@ from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
 from mpifl.algorithms.common.server_optimizers import Momentum, Optimizer, Plain
 from mpifl.algorithms.common.vectors import axpy
-from mpifl.algorithms.participation import CohortSampler
+from mpifl.algorithms.participation import CohortSampler, check_cohort
 from mpifl.config.types import PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import Vector
@@ -83,8 +83,7 @@ class SampledRounds(SynchronousRounds):
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
-        if self.cohort is not None and self.cohort > clients:
-            raise ConfigError("cohort", self.cohort, f"there are {clients} clients", f"at most {clients}")
+        check_cohort(self.cohort, clients)
 
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
         shares = clients.shares if self.sampling == "samples" else None

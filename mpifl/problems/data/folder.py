@@ -72,7 +72,7 @@ class Folder(Data):
                 said = "labels that YAML reads as true or false"
                 raise ConfigError("labels", self.labels, said, "names", "write such names in quotes, as in {'yes': 1}")
             if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k < CLASSES:
-                raise ConfigError(f"labels.{label}", k, "no class", f"an integer from 0 to {CLASSES - 1}")
+                raise ConfigError(f"labels.{label}", k, "not a class", f"an integer from 0 to {CLASSES - 1}")
         object.__setattr__(self, "labels", {str(label): k for label, k in self.labels.items()})
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
@@ -219,7 +219,7 @@ class Tables:
                 x[:, k] = [_number(row[j]) for row in rows]
             except ValueError:
                 at = next(n for n, row in enumerate(rows) if not _is_number(row[j]))
-                said = f"column {columns[j]} has {rows[at][j]!r} in row {at + 1}, which is no number"
+                said = f"column {columns[j]} has {rows[at][j]!r} in row {at + 1}, which is not a number"
                 expected, remedy = "numbers in all columns but the target", "leave out or encode the column, or the row"
                 raise _unreadable(file, said, expected, remedy) from None
         labels = [row[target].strip() for row in rows]
@@ -379,7 +379,7 @@ def _piece(
                 int(np.argmin(whole)),
                 "for a regression set problem.data.labels=numbers and a model for it, linear",
             )
-            said = f"{y_name}[{k}] is {y[k]}, which is no class"
+            said = f"{y_name}[{k}] is {y[k]}, which is not a class"
             raise _unreadable(file, said, "whole numbers", remedy)
     if y.dtype.kind not in "biufU":
         raise _unreadable(file, f"{y_name} is {y.dtype}", "whole numbers, or text")

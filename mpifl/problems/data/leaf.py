@@ -125,7 +125,7 @@ def vectors(x: Any, y: Any) -> Part:
     """Returns rows (rows, features), float64, and their labels (rows,)."""
     rows = np.array(x, np.float64)
     if rows.ndim != 2 or not np.isfinite(rows).all():
-        raise ValueError("x is no list of rows of finite numbers")
+        raise ValueError("x is not a list of rows of finite numbers")
     return rows, labels(y, len(rows))
 
 

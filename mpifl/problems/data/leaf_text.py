@@ -146,7 +146,7 @@ def words(text: str) -> list[str]:
 def tweets(x: Any, y: Any) -> tuple[list[str], np.ndarray]:
     """The texts of LEAF's rows of fields, and whether each is positive (rows,)."""
     if not all(isinstance(row, list) and len(row) > TEXT and isinstance(row[TEXT], str) for row in x):
-        raise ValueError("x is no list of rows of id, date, query, user and text")
+        raise ValueError("x is not a list of rows of id, date, query, user and text")
     given = labels(y, len(x))
     if not {*given.tolist()} <= {0, 1, 4}:
         raise ValueError("y has labels beyond 0 and 1, or 0 and 4")

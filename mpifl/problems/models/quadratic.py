@@ -96,7 +96,7 @@ def _table(field: str, given: list[Any] | None) -> np.ndarray | None:
     except (TypeError, ValueError):
         table = np.array(np.nan)
     if table.ndim not in (1, 2) or not table.size or not np.isfinite(table).all():
-        raise ConfigError(field, given, "no table of finite numbers", "n numbers, or n lists of d numbers")
+        raise ConfigError(field, given, "not a table of finite numbers", "n numbers, or n lists of d numbers")
     return table.reshape(len(table), -1)
 
 

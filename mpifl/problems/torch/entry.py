@@ -181,7 +181,7 @@ def state_dict(settings: ProblemSettings, seed: int, x: np.ndarray, layout: Layo
     Raises ConfigError where the module has another layout, or its `state_dict` other things than dense tensors.
     """
     if trains_itself(returned := call(settings, seed)):
-        wrong, remedy = "the clients have training loops of their own", "leave out --full: the file has the whole model"
+        wrong, remedy = "the clients have custom training loops", "leave out --full: the file has the whole model"
         raise entry_error(settings, wrong, remedy=remedy)
     flat = _shared(settings, checked_entry(settings, returned), CPU).flat
     if flat.layout != layout:
@@ -190,7 +190,7 @@ def state_dict(settings: ProblemSettings, seed: int, x: np.ndarray, layout: Layo
     entries = flat.state_dict()
     for key, part in entries.items():
         if not isinstance(part, torch.Tensor) or part.layout != torch.strided:
-            raise entry_error(settings, f"{key} in the module's state_dict is no dense tensor", "dense tensors alone")
+            raise entry_error(settings, f"{key} in the module's state_dict is not a dense tensor", "only dense tensors")
     return entries
 
 
@@ -249,7 +249,7 @@ def _load_rows(
     """The clients' training rows and their own test rows, which must be those that rank 0 has seen."""
     made, n = call_entry(settings, DATA_SEED), meta["clients"]
     if len(made.datasets) != n:
-        wrong = f"here are {len(made.datasets)} clients, and {n} on rank 0"
+        wrong = f"this rank got {len(made.datasets)} clients, rank 0 got {n}"
         raise entry_error(settings, wrong, "the same data on every rank")
     found = {}
     for i in clients:

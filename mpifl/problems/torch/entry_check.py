@@ -150,8 +150,8 @@ def examples(
     kept = found.take(slice(0, 1))  # before the data set is asked again, as it may return one buffer for all rows
     again = batch(read(numbers[:1], seed_of[:1]))
     if not all(map(torch.equal, tensors(kept), tensors(again))):
-        wrong, generators = f"row 0 of {whose} is another each time", "torch's, NumPy's or Python's generators alone"
-        raise entry_error(settings, wrong, f"rows that have memory of their own, and draw from {generators}")
+        wrong, generators = f"row 0 of {whose} is another each time", "torch's, NumPy's or Python's generators"
+        raise entry_error(settings, wrong, f"rows that have memory of their own, and draw only from {generators}")
     found.drawn = (lambda numbers, seeds: batch(read(numbers, seeds))) if draws else None
     return found
 
@@ -283,7 +283,7 @@ def check_module_and_loss(
         raise entry_error(settings, wrong, "values that stay as they are, as clients share module and loss")
     if effects.other_draws:
         wrong = f"the module or the loss draws from {effects.other_draws}'s generator"
-        raise entry_error(settings, wrong, "draws from torch's generator alone")
+        raise entry_error(settings, wrong, "draws only from torch's generator")
     if effects.remembers:
         wrong = "the loss of the same rows depends on earlier passes"
         raise entry_error(settings, wrong, "the same value each time, as clients share the module and the loss")
@@ -312,7 +312,7 @@ def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Any
         )
     if (stray := _parameter_outside(value, made.module)) is not None:
         wrong = f"the loss depends on a parameter of shape {[*stray.shape]} that is not in the module"
-        raise entry_error(settings, wrong, "parameters of the module alone, as no others are trained")
+        raise entry_error(settings, wrong, "only parameters of the module, as no others are trained")
     if not torch.isfinite(value):
         wrong = f"the loss of the first rows of {whose} is {value.item()}"
         raise entry_error(settings, wrong, "a finite loss at the initial model")

@@ -224,7 +224,7 @@ def check(settings: OptimizerSettings, parameters: Sequence[Tensor]) -> None:
         wrong, expected = _line(error), "an optimiser and options for this module and device"
         raise ConfigError("optimizer", settings.name, wrong, expected) from error
     if settings.state == "kept" and not all(isinstance(v, Tensor) for one in state.values() for v in one.values()):
-        raise ConfigError("state", "kept", f"the state of {settings.name} is not tensors alone", "fresh")
+        raise ConfigError("state", "kept", f"the state of {settings.name} is not only tensors", "fresh")
     if settings.schedule:
         try:
             Schedule(settings, TRIAL_STEP).at(2)

@@ -52,7 +52,7 @@ def _of_trials(group: Group) -> Iterator[str]:
                        f"are one trial counted twice ({group.name})")  # fmt: skip
         first[trial.seed].append(trial)
     if none := sum(trial.global_steps == 0 and len(trial.client_updates) > 0 for trial in group.trials):
-        yield f"{none} of {len(group.trials)} trials took no global step ({group.name})"
+        yield f"{none} of {len(group.trials)} trials made no aggregation ({group.name})"
     if any((len(trial.evaluations) - 1) % trial.train_every for trial in group.trials if len(trial.evaluations)):
         yield f"the training loss, if shown, is of an earlier evaluation than the last, by train_every ({group.name})"
     real = [trial for trial in group.trials if trial.clock == "real"]

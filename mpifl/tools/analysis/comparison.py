@@ -69,7 +69,7 @@ class CompareOptions:
         if self.better not in (None, "large", "small"):
             raise ConfigError("better", self.better, "unknown", "large or small")
         if self.power is not None and not 0 < abs(self.power) < np.inf:
-            raise ConfigError("power", self.power, "no difference", "a number other than 0, in the table's unit")
+            raise ConfigError("power", self.power, "not a difference", "a number other than 0, in the table's unit")
 
 
 class Comparison(NamedTuple):
@@ -161,7 +161,7 @@ def _metric(groups: Sequence[Group], options: CompareOptions) -> str:
     known = dict.fromkeys(str(name) for group in groups for trial in group.trials for name in trial.evaluations)
     metrics = [name for name in known if name not in NOT_METRICS]
     if options.metric and options.metric not in metrics:
-        raise ConfigError("metric", options.metric, "no metric of the evaluations", f"one of {', '.join(metrics)}")
+        raise ConfigError("metric", options.metric, "not a metric of the evaluations", f"one of {', '.join(metrics)}")
     accuracies = all(len(group.last("test_accuracy")) for group in groups)
     return options.metric or ("test_accuracy" if accuracies else "train_loss")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOG_DECADES = 1.5  # a loss that spans more decades is drawn on a logarithmic axis
 DIVERGED = 100.0  # values above this many times the largest first value are left out of the axes
 LABELS = {"updates": "updates consumed",
-          "version": "global steps", "bytes": "traffic (MB)", "local_steps": "local steps",
+          "version": "aggregations", "bytes": "traffic (MB)", "local_steps": "local steps",
           "train_loss": "training loss", "client_accuracy_variance": "variance of client accuracy (%²)"}  # fmt: skip
 
 

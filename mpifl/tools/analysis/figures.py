@@ -130,7 +130,10 @@ def find_label(key: str, groups: Sequence[Group], option: str) -> str:
     labels = [label for group in groups[:1] for label in group.labels]
     if (label := label_of(key, labels)) is None:
         raise ConfigError(
-            option, key, "the runs do not differ in it", f"one of {', '.join(labels) or 'the axes, if there were any'}"
+            option,
+            key,
+            "the runs do not differ in it",
+            f"one of {', '.join(labels) or 'the axes, of which there are none'}",
         )
     return label
 
@@ -238,7 +241,7 @@ def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
             ax.set_xlim(left=0)
 
     caption = f"share of the updates whose staleness is at most that on the axis, over {count_trials(groups)}"
-    return _line_panels(groups, options, draw, "staleness (global steps)", "updates, cumulative (%)", caption, finish)
+    return _line_panels(groups, options, draw, "staleness (aggregations)", "updates, cumulative (%)", caption, finish)
 
 
 def client_updates_figure(groups: Sequence[Group], options: Options) -> Figure:
@@ -276,7 +279,7 @@ def staleness_metric_figure(groups: Sequence[Group], metric: str, options: Optio
     kept = {method, find_label(options.panels, groups, "panels") if options.panels else None}
     points = [(group.without(*(label for label in group.labels if label not in kept)),
                known_mean([trial.staleness for trial in group.trials]), group) for group in groups]  # fmt: skip
-    return _point_panels(points, "mean staleness (global steps)", metric, options)
+    return _point_panels(points, "mean staleness (aggregations)", metric, options)
 
 
 def _point_panels(

@@ -91,11 +91,11 @@ class Options:
         for accuracy in self.reach:
             if not 0 < accuracy <= 1:
                 raise ConfigError(
-                    "reach", f"{accuracy:g}", "no accuracy", "a number above 0 and at most 1, such as 0.9"
+                    "reach", f"{accuracy:g}", "not an accuracy", "a number above 0 and at most 1, such as 0.9"
                 )
         if self.window and not (len(self.window) == 2 and 0 <= self.window[0] < self.window[1] < inf):
             raise ConfigError(
-                "window", ",".join(f"{t:g}" for t in self.window), "no span of time",
+                "window", ",".join(f"{t:g}" for t in self.window), "not an interval of time",
                 "two times in seconds, the smaller one first, such as 10,12",
             )  # fmt: skip
         if not WIDTHS[0] <= self.width <= WIDTHS[1]:
@@ -155,7 +155,7 @@ def _number(key: str, text: str) -> float:
         return float(text)
     except ValueError:
         expected = "a number" if key == "width" else "numbers, separated by commas"
-        raise ConfigError(key, text or "''", "no number", expected) from None
+        raise ConfigError(key, text or "''", "not a number", expected) from None
 
 
 def _check(key: str, names: Collection[str], known: Collection[str]) -> None:

@@ -33,9 +33,8 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
         raise ConfigError("run files", "none", "nothing to report", "at least one")
     options = options or Options()
     if options.all:
-        raise ConfigError(
-            "all", "true", "without a selection all runs are shown", "a STUDY.yaml with one", "leave out --all"
-        )
+        wrong = "only a STUDY.yaml has a selection, so every run is shown anyway"
+        raise ConfigError("all", "true", wrong, remedy="leave out --all")
     trials, unread = load_trials(paths, options.metrics, options.sums)
     groups, runs = group_trials(trials), incomplete_runs(trials, unread) if PAGE in options.formats else []
     notes = [*file_notes(trials, unread, options.sums), *few(cautions(groups, options.spread))]

@@ -1,4 +1,4 @@
-"""The timeline figure: the contacts of some clients in a span of time, and the global steps that use their updates."""
+"""The timeline figure: the contacts of some clients in a span of time, and the aggregations that use their updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_CLIENTS, MAX_CLIENTS_WIDE = 12, 20  # clients in a figure as wide as a column, as a page
 CONTACTS = 8  # contacts shown for a client, on average
-MAX_STEPS = 60  # global steps that are drawn as lines
+MAX_STEPS = 60  # aggregations that are drawn as lines
 CONTACT, COMPUTING, STEP = "#9DB8D9", "#0A3A80", "#777777"
 USED: Any = {"color": STEP, "marker": "o", "markersize": 3.2, "markerfacecolor": "#101010", "markeredgecolor": "white",
              "markeredgewidth": 0.4}  # fmt: skip
@@ -38,16 +38,16 @@ class Contacts(NamedTuple):
     computing: np.ndarray
     """(contacts, 2) s, when the client computed; NaN where the run file does not say"""
     used: np.ndarray
-    """time of the global step that uses the update, s; NaN: none yet"""
+    """time of the aggregation that uses the update, s; NaN: none yet"""
     steps: np.ndarray
-    """times of the global steps, s"""
+    """times of the aggregations, s"""
     clients: int
 
 
 def read_contacts(path: str | Path) -> Contacts:
     """The contacts of a run file. Raises ConfigError where it cannot be read.
 
-    A client is sent its next message when its update is consumed, or at the global step that makes the version of that
+    A client is sent its next message when its update is consumed, or at the aggregation that makes the version of that
     message, if that is later. Time in transit is divided between message and update by their bytes.
     """
     with open_run(path) as run:
@@ -78,7 +78,7 @@ def timeline_figure(
 ) -> Figure:
     """The first trial of each group, a panel each: bars from message to update, and within them of computing.
 
-    A dot on the line of a global step is an update that it uses. window: the span of time (s); None: the beginning.
+    A dot on the line of an aggregation is an update that it uses. window: the span of time (s); None: the beginning.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -93,7 +93,7 @@ def timeline_figure(
         if computing:
             handles["computing"] = Patch(color=COMPUTING)
         if steps:
-            handles["global step and its updates"] = Line2D([], [], **USED, linewidth=0.8, linestyle=":")
+            handles["aggregation and its updates"] = Line2D([], [], **USED, linewidth=0.8, linestyle=":")
         virtual &= group.trials[0].clock.startswith("virtual")
         count = min(shown, contacts.clients)
         ax.set_ylabel(f"client ({count} of {contacts.clients})" if count < contacts.clients else "client")
@@ -105,7 +105,7 @@ def timeline_figure(
 
 
 def _draw(ax: Axes, contacts: Contacts, shown: int, window: tuple[float, float] | None) -> tuple[bool, bool]:
-    """Draws the contacts of the first clients; whether it drew times of computing, and global steps."""
+    """Draws the contacts of the first clients; whether it drew times of computing, and aggregations."""
     count = min(shown, contacts.clients)
     mine = np.flatnonzero(contacts.client < count)
     first, last = window or (0.0, float(contacts.end[mine[: CONTACTS * count][-1]]) if len(mine) else 1.0)

@@ -132,12 +132,13 @@ class Group:
         values = np.array([trial.last(metric) for trial in self.trials])
         return values[~np.isnan(values)]
 
-    def curve(self, metric: str, x: str = "time", spread: str = "range") -> pd.DataFrame:
+    def curve(self, metric: str, x: str = "time", spread: str = "range", hold: bool = False) -> pd.DataFrame:
         """The metric over the trials, by time or another column of PROGRESS: mean, low and high (`mean_and_spread`).
 
-        Times are those of all trials together; between its evaluations, and after the last one of a completed trial, a
-        trial keeps its value. The curve starts when every trial has a value and ends where an unfinished one does. It
-        is not finite from where a trial diverges.
+        Times are those of all trials together. Between its evaluations a trial has the value on the line between them,
+        or with `hold` that of the evaluation before; after the last one a completed trial keeps its value. The curve
+        starts when every trial has a value and ends where an unfinished one does. It is not finite from where a trial
+        diverges.
         """
         import pandas as pd
 
@@ -153,7 +154,7 @@ class Group:
         size = max(1, BLOCK // len(curves))
         for first in range(0, len(points), size):
             block = points[first : first + size]
-            values = np.stack([ys[np.searchsorted(xs, block, side="right") - 1] for xs, ys in curves])
+            values = np.stack([values_at(block, xs, ys, hold) for xs, ys in curves])
             found[:, first : first + size] = mean_and_spread(values, spread)
         return pd.DataFrame(dict(zip(("mean", "low", "high"), found, strict=True)), index=points)
 
@@ -174,7 +175,7 @@ class Group:
     @cached_property
     def t_80(self) -> float:
         """First evaluation time, s, at which the mean accuracy is 80 % or more; inf: never; NaN: no accuracy."""
-        mean = self.curve("test_accuracy")["mean"]
+        mean = self.curve("test_accuracy", hold=True)["mean"]
         reached = mean.index[mean >= TARGET_ACCURACY]
         return np.nan if mean.empty else float(reached[0]) if len(reached) else np.inf
 
@@ -182,6 +183,11 @@ class Group:
     def rho(self) -> float:
         """t_80 / t_h; inf: 80 % is not reached."""
         return self.t_80 / self.horizon if self.horizon > 0 else np.nan
+
+
+def values_at(places: np.ndarray, xs: np.ndarray, ys: np.ndarray, hold: bool) -> np.ndarray:
+    """The values at these places, none before xs[0], of a curve through the points (xs, ys); `Group.curve`."""
+    return ys[np.searchsorted(xs, places, side="right") - 1] if hold else np.interp(places, xs, ys)
 
 
 def load_trial(

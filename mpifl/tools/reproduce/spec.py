@@ -27,11 +27,11 @@ class Measure(Config):
     at: Literal["last", "best"] = "last"
     """last: at the last evaluation; best: the best of the run"""
     tail: PositiveInt | None = None
-    """number of last evaluations whose mean is taken; null: the last one alone"""
+    """number of last evaluations whose mean is taken; null: only the last one"""
     reaches: float | None = None
     """measure the x at which the metric first reaches this value, in place of the metric; inf where it never does"""
     x: Quantity = "time"
-    """what `reaches` and `until` count: time (s), updates, version (global steps), bytes (sent both ways) or
+    """what `reaches` and `until` count: time (s), updates, version (aggregations), bytes (sent both ways) or
     local_steps (of a client, on average)"""
     until: PositiveFloat | None = None
     """leave out evaluations at a larger x"""
@@ -44,7 +44,7 @@ class Measure(Config):
     over: str = ""
     """an axis with numbers, such as step_size: with `at_most` measure its largest value such that there and at all
     smaller ones the metric is at most `at_most`, 0 where there is none; with `slope` measure the slope against this
-    axis. Groups that differ in this axis alone are taken as one"""
+    axis. Groups that differ only in this axis are taken as one"""
     at_most: float | None = None
     """with `over`: the largest value of the metric that passes"""
     slope: PositiveFraction | None = None
@@ -113,7 +113,7 @@ class Figure(Config):
     against: str | None = None
     """an axis with numbers: the measure is drawn against its values, in place of a curve of the evaluations"""
     x: Quantity = "time"
-    """time (s), updates, version (global steps), bytes (sent both ways) or local_steps (of a client, on average)"""
+    """time (s), updates, version (aggregations), bytes (sent both ways) or local_steps (of a client, on average)"""
     x_label: str = ""
     """label of the horizontal axis, such as what a second of virtual time stands for; empty: that of x"""
     panels: str | None = None
@@ -188,12 +188,14 @@ class Page(Config):
 def read_page(values: Any, defaults: Any = None) -> Page:
     """A section `page`, with the keys of `defaults` that it does not have. Raises ConfigError."""
     if not isinstance(values, Mapping) or not isinstance(defaults or {}, Mapping):
-        raise ConfigError("page", values, "no section", "what the page shows: title, measures, tables, figures, claims")
+        raise ConfigError(
+            "page", values, "not a section", "what the page shows: title, measures, tables, figures, claims"
+        )
     merged = {**(defaults or {}), **values}
     measures = merged.pop("measures", None)
     if not isinstance(measures, Mapping) or not all(isinstance(m, Mapping) for m in measures.values()):
         raise ConfigError(
-            "page.measures", measures, "no section of sections", "measures by name: {loss: {metric: train_loss}}"
+            "page.measures", measures, "not a section of sections", "measures by name: {loss: {metric: train_loss}}"
         )
     with inside("page"):
         read = {}
@@ -209,7 +211,9 @@ def _check(page: Page) -> None:
     for k, strict in enumerate(page.strict):
         _check_labels(f"strict[{k}].cells", strict.cells)
         if not isinstance(strict.within, Mapping):
-            raise ConfigError(f"strict[{k}].within", strict.within, "no section", "rules by measure: {accuracy: 1.0}")
+            raise ConfigError(
+                f"strict[{k}].within", strict.within, "not a section", "rules by measure: {accuracy: 1.0}"
+            )
         _check_measures(page, f"strict[{k}].within", list(strict.within))
     for k, table in enumerate(page.tables):
         _check_labels(f"tables[{k}].where", table.where, optional=True)
@@ -224,7 +228,9 @@ def _check(page: Page) -> None:
     for k, figure in enumerate(page.figures):
         _check_labels(f"figures[{k}].where", figure.where, optional=True)
         if figure.limits and not (len(figure.limits) == 2 and figure.limits[0] < figure.limits[1]):
-            raise ConfigError(f"figures[{k}].limits", figure.limits, "no interval", "two numbers, the lower one first")
+            raise ConfigError(
+                f"figures[{k}].limits", figure.limits, "not an interval", "two numbers, the lower one first"
+            )
         if figure.against is not None:
             _check_measures(page, f"figures[{k}].y", [figure.y])
     for k, claim in enumerate(page.claims):
@@ -241,7 +247,7 @@ def _check(page: Page) -> None:
 
 def _check_labels(key: str, value: Any, optional: bool = False) -> None:
     if not isinstance(value, Mapping) and not (optional and value is None):
-        raise ConfigError(key, value, "no section", LABELS)
+        raise ConfigError(key, value, "not a section", LABELS)
 
 
 def _check_measures(page: Page, key: str, names: list[str]) -> None:

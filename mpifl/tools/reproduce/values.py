@@ -106,7 +106,7 @@ def axis_number(group: Group, name: str) -> float:
     try:
         return float(group.labels[axis])  # type: ignore[index]  # None: KeyError
     except (KeyError, TypeError, ValueError):
-        raise ConfigError("page", name, "no axis whose values are numbers", "one of the study") from None
+        raise ConfigError("page", name, "not an axis whose values are numbers", "one of the study") from None
 
 
 def largest_passed(passed: Sequence[tuple[float, bool]]) -> float:
@@ -128,7 +128,7 @@ def summarise(measure: Measure, *unit: Group) -> Summary:
         kept = values[values != measure.diverged] if diverged else values
         return Summary(values, float(kept.mean()) if len(kept) else np.nan, diverged)
     (group,) = unit
-    mean = mean_curve(group, _metric(measure, group.trials[0]), measure.x)["mean"]
+    mean = mean_curve(group, _metric(measure, group.trials[0]), measure.x, hold=True)["mean"]
     curve = pd.DataFrame({"x": mean.index, "y": mean.to_numpy()})
     return Summary(values, _reached(measure, curve, group.horizon) if len(curve) else np.nan)
 
@@ -196,18 +196,19 @@ def _sums(trial: Trial, x: str) -> np.ndarray:
     return np.asarray(total[trial.evaluations.updates.to_numpy()])
 
 
-def mean_curve(group: Group, metric: str, x: str, power: float = 1.0) -> pd.DataFrame:
-    """mean, low and high (range) of a metric over the trials, by x; between evaluations a trial keeps its value.
+def mean_curve(group: Group, metric: str, x: str, power: float = 1.0, hold: bool = False) -> pd.DataFrame:
+    """mean, low and high (range) of a metric over the trials, by x; NaN from where a trial diverges.
 
-    NaN from where a trial diverges.
+    Between its evaluations a trial has the value on the line between them, or with `hold` that of the one before.
     """
     if x == "time" and power == 1:
-        return group.curve(metric)
+        return group.curve(metric, hold=hold)
     columns = [
         trial_curve(trial, metric, x).drop_duplicates("x", keep="last").set_index("x").y.fillna(np.inf) ** power
         for trial in group.trials
     ]
-    table = pd.concat(columns, axis=1).sort_index().ffill().dropna()
+    table = pd.concat(columns, axis=1).sort_index()
+    table = (table if hold else table.interpolate("index", limit_area="inside")).ffill().dropna()
     table = table[table.index <= min((column.index[-1] for column in columns if len(column)), default=0)]
     table[~np.isfinite(table).all(axis=1)] = np.nan
     return pd.DataFrame({"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})

@@ -61,7 +61,7 @@ def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
         return [Point({name: label}, {name: value}) for label, value in _labelled(_values(key, name, spec, seed))]
     if not isinstance(spec, Mapping):
         raise ConfigError(
-            key, spec, "none of these", "a list of values, a range, or labels with the keys that each of them sets"
+            key, spec, "not a valid axis", "a list of values, a range, or labels with the keys that each of them sets"
         )
     if not spec:
         raise ConfigError(key, "{}", "empty", "at least one value")
@@ -69,7 +69,7 @@ def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
     for label, settings in spec.items():
         if not isinstance(settings, Mapping | None):
             expected = "the keys that this label sets, as in {algorithm.step_size: 0.1}"
-            raise ConfigError(f"{key}.{label}", settings, "no section", expected)
+            raise ConfigError(f"{key}.{label}", settings, "not a section", expected)
         points += _named(f"{key}.{label}", Point({name: str(label)}, {}), settings or {}, seed)
     return points
 
@@ -91,7 +91,9 @@ def _named(key: str, start: Point, settings: Mapping[str, Any], seed: int) -> li
 def _zipped(key: str, name: str, spec: Mapping[str, Any], seed: int) -> list[Point]:
     keys = spec["zip"]
     if len(spec) > 1 or not isinstance(keys, Mapping) or not keys:
-        raise ConfigError(key, json.dumps(spec, default=str), "no lists by key", "{zip: {key: [...], key: [...]}}")
+        raise ConfigError(
+            key, json.dumps(spec, default=str), "not a section of lists", "{zip: {key: [...], key: [...]}}"
+        )
     columns = {k: _values(f"{key}.zip.{k}", k, values, seed) for k, values in keys.items()}
     if len({len(values) for values in columns.values()}) > 1:
         counts = ", ".join(f"{k} has {len(values)}" for k, values in columns.items())
@@ -113,13 +115,13 @@ def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
         return spec
     spacing = set(spec) - {"from", "to"} if _is_range(spec) else set()
     if len(spacing) != 1 or not spacing <= set(SPACINGS):
-        raise ConfigError(key, json.dumps(spec, default=str), "no range", RANGE)
+        raise ConfigError(key, json.dumps(spec, default=str), "not a valid range", RANGE)
     (kind,) = spacing
     low, high, count = spec["from"], spec["to"], spec[kind]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not -np.inf < low < high < np.inf or not isinstance(count, int) or count < 1:
         raise ConfigError(
-            key, json.dumps(spec, default=str), "no range", f"{RANGE}, from below to, the count at least 1"
+            key, json.dumps(spec, default=str), "not a valid range", f"{RANGE}, from below to, the count at least 1"
         )
     if count > MAX_RUNS:
         raise ConfigError(f"{key}.{kind}", count, "too many", f"at most {MAX_RUNS:,} values")
@@ -151,7 +153,7 @@ def without_excluded(points: Sequence[Point], exclude: Sequence[Mapping[str, Any
     for k, item in enumerate(exclude):
         key = f"exclude[{k}]"
         if not isinstance(item, Mapping) or not item:
-            raise ConfigError(key, item, "no section", "labels by axis: {method: AREA}")
+            raise ConfigError(key, item, "not a section", "labels by axis: {method: AREA}")
         for axis in item:
             if axis not in known:
                 near = difflib.get_close_matches(str(axis), known, 1)

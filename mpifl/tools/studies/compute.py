@@ -98,7 +98,7 @@ def _resume_task(job: Job, extend: bool) -> execution.Task:
     task = execution.resume_task(Path(job.output), _stop(job, extend), outside_code(job_to_dict(job)))
     if identify(task.job) != identify(job):
         raise ConfigError(
-            "resume", job.output, "its checkpoint is of another job", "the study's job", "move the file away"
+            "resume", job.output, "its checkpoint belongs to another job", "one of this job", "move the file away"
         )
     return task
 
@@ -136,8 +136,9 @@ def find_launcher(ranks: int) -> str:
     for name in (str(beside), "mpirun", "mpiexec"):
         if found := shutil.which(name):
             return found
-    remedy = f"or start the sweep on at least {ranks + 1} ranks"
-    raise ConfigError("ranks", ranks, "no mpirun is beside Python or on the PATH", "1", remedy)
+    wrong = "no mpirun was found beside the Python interpreter or on the PATH"
+    remedy = f"name one in MPIFL_MPIEXEC, set ranks=1, or start the sweep under mpirun on at least {ranks + 1} ranks"
+    raise ConfigError("ranks", ranks, wrong, remedy=remedy)
 
 
 def _launched(job: Job, resume: bool, ranks: int, extend: bool) -> Finished:

@@ -105,16 +105,19 @@ def check_job(job: Job, first: Rung, metric: str) -> None:
     """Raises ConfigError where the runs of a job cannot be compared at their rungs; first: the first one."""
     stop, interval = job.stop, interval_of(job)
     if job.clock.mode != "virtual":
-        wrong = "runs are compared at the same times, of a clock that repeats them"
-        raise ConfigError("clock.mode", job.clock.mode, wrong, "virtual")
+        raise ConfigError("clock.mode", job.clock.mode, "a search compares runs at equal virtual times", "virtual")
     if (stop.time is None) == (stop.updates is None) or stop.accuracy or stop.plateau:
-        raise ConfigError(
-            "stop", None, "it is divided into rungs by the search", "either time or updates, and nothing else"
-        )
+        wrong = "a search divides one horizon into rungs"
+        raise ConfigError("stop", None, wrong, "either stop.time or stop.updates, and no other rule")
     unit, key = ("s", "every") if stop.time else ("updates", "updates")
     if interval is None:
-        raise ConfigError("evaluate", None, f"the rungs of a search end at {unit}", f"evaluate.{key}")
+        wrong = (
+            f"with stop.{'time' if stop.time else 'updates'} a search needs evaluations at intervals of the same unit"
+        )
+        raise ConfigError("evaluate", None, wrong, f"evaluate.{key}")
     least = interval * (job.evaluate.train_every if metric in TRAINING else 1)
     if first.end < least:
-        wrong = f"the first rung ends at {first.end:g} {unit}, before {metric} is evaluated at {least:g}"
+        wrong = (
+            f"the first rung ends at {first.end:g} {unit}, before the first evaluation of {metric} at {least:g} {unit}"
+        )
         raise ConfigError("search.rungs", None, wrong, "fewer rungs", f"or a smaller evaluate.{key}")

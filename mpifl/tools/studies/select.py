@@ -232,9 +232,8 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
     """
     select = study.options.select
     if options and options.all and not select:
-        raise ConfigError(
-            "all", "true", "without a selection all runs are shown", "a study with one", "leave out --all"
-        )
+        wrong = "the study has no section select, so every run is shown anyway"
+        raise ConfigError("all", "true", wrong, remedy="leave out --all")
     halved = few(settle(study, index))
     by_key, unread = study_groups(study, index, options)
     everything = list(by_key.values())

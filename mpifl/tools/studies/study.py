@@ -32,7 +32,7 @@ OF_THE_STUDY = {  # keys of a job that a study sets in each run
     "seed": "trials has the seeds of the runs",
     "name": "the runs are named after the study, whose name is the key name of the study file",
     "output": "the folder of the run files is the key output of the study file",
-    "overwrite": "a sweep replaces a run file by that of the same run alone",
+    "overwrite": "a sweep replaces a run file only by that of the same run",
 }
 TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # metrics of test rows begin with these
 MAX_NAME = 120  # bytes of a run file's name in front of the identity
@@ -194,24 +194,24 @@ def _options(values: dict[str, Any]) -> StudyOptions:
     section = dict(trials) if isinstance(trials, Mapping) else {"seeds": trials}
     if isinstance(count := section.get("seeds"), int) and not isinstance(count, bool):
         if count < 1:
-            raise ConfigError("trials", count, "no number of trials", "a number of at least 1, or a list of seeds")
+            raise ConfigError("trials", count, "not a number of trials", "a number of at least 1, or a list of seeds")
         if count > MAX_RUNS:
             raise ConfigError("trials", count, "too many", f"at most {MAX_RUNS:,} trials")
         section["seeds"] = list(range(count))
     if trials is not None:
         if not isinstance(section.get("seeds"), list):
-            raise ConfigError("trials", trials, "no number of trials", "a number of at least 1, or a list of seeds")
+            raise ConfigError("trials", trials, "not a number of trials", "a number of at least 1, or a list of seeds")
         values = {**values, "trials": section}
     select = values.get("select")
     by = select.get("by") if isinstance(select, Mapping) else None
     if isinstance(by, str) and (by.startswith(TEST_METRICS) or ":" in by):
-        wrong = "a selection by test rows looks at what the report then shows"
+        wrong = "selecting by a test metric would tune on the test data"
         expected = "train_loss, or validation_accuracy with problem.validation_split"
         raise ConfigError("select.by", by, wrong, expected)
     options: StudyOptions = Reader(StudyOptions, values, {}).read()
     output = options.output.replace("${name}", options.name)
     if "${" in output:
-        raise ConfigError("output", options.output, "another reference than ${name}", "a folder")
+        raise ConfigError("output", options.output, "contains a reference other than ${name}", "a folder")
     return replace(options, output=output)
 
 
@@ -260,15 +260,15 @@ def _override(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _check(options: StudyOptions, free: Mapping[str, Any]) -> None:
     if not re.fullmatch(r"[\w.-]+", options.name):
-        raise ConfigError("name", options.name, "other characters", "letters, digits, and any of _ . -")
+        raise ConfigError("name", options.name, "contains other characters", "letters, digits, and any of _ . -")
     if not options.trials.seeds:
         raise ConfigError("trials", "[]", "empty", "at least one seed")
     if len(set(options.trials.seeds)) < len(options.trials.seeds):
-        raise ConfigError("trials", options.trials.seeds, "a seed is there twice", "seeds that differ")
+        raise ConfigError("trials", options.trials.seeds, "a seed occurs twice", "distinct seeds")
     for key, kind, what in (("set", Mapping, "keys of the job with their values"), ("axes", Mapping, "axes by name"),
                             ("exclude", list, "a list of labels by axis")):  # fmt: skip
         if not isinstance(free[key], kind | None):
-            raise ConfigError(key, free[key], "something else", what)
+            raise ConfigError(key, free[key], "not a list" if kind is list else "not a section", what)
 
 
 def _check_settings(section: str, settings: Mapping[str, Any]) -> None:
@@ -283,7 +283,7 @@ def _check_select(select: Select, trials: Trials, points: Sequence[Point]) -> No
     for key in select.keys or [""]:
         if key not in known:
             raise ConfigError(
-                "select.over", key, "no such axis", f"one of {', '.join(known) or 'the axes, if there were any'}"
+                "select.over", key, "no such axis", f"one of {', '.join(known) or 'the axes, of which there are none'}"
             )
         for point in points if select.rule == "largest-finite" else ():
             if isinstance(value := point.labels.get(key, 0), bool) or not isinstance(value, int | float):
@@ -321,7 +321,7 @@ def _check_search(options: StudyOptions, runs: Sequence[StudyRun]) -> None:
     if search is None:
         return
     if select is None or select.rule == "largest-finite":
-        wrong = "nothing says which combinations are searched, and which are the best"
+        wrong = "a search needs to know which combinations to try and which metric decides"
         raise ConfigError("search", search.rule, wrong, "a section select with over, and the rule min or max")
     if options.budget:
         raise ConfigError("budget", options.budget, "a search has a budget of its own", "search.budget")
@@ -386,12 +386,12 @@ def _check_identities(runs: Sequence[StudyRun]) -> None:
     seen: dict[str, StudyRun] = {}
     for run in runs:
         if (other := seen.setdefault(run.identity, run)) is not run:
-            wrong = "these two are the same job"
-            raise ConfigError("axes", f"{describe(run)} and {describe(other)}", wrong, "runs that differ")
+            wrong, expected = "these two combinations give the same job", "combinations that differ in a key of the job"
+            raise ConfigError("axes", f"{describe(run)} and {describe(other)}", wrong, expected)
 
 
 def _check_ranks(ranks: int, runs: Sequence[StudyRun]) -> None:
-    """Raises ConfigError where every run would leave ranks without clients, or a run's ranks form no groups."""
+    """Raises ConfigError where every run would leave ranks without clients, or a run's ranks form incomplete groups."""
     layouts = [Layout(ranks, run.job.ranks_per_client).check() for run in runs]
     clients = [run.job.problem.clients for run in runs]
     known = [n * layout.per_client for n, layout in zip(clients, layouts, strict=True) if n is not None]

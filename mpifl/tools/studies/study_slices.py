@@ -32,7 +32,7 @@ class Part:
         number, _, count = text.partition("/")
         if number.isdecimal() and count.isdecimal() and int(number) < int(count):
             return cls(int(number), int(count))
-        raise ConfigError("--part", text, "no part", "NUMBER/COUNT, the number from 0 to COUNT - 1, as in 0/20")
+        raise ConfigError("--part", text, "not a part", "K/N with K from 0 to N - 1, such as 0/20")
 
     def of(self, runs: Sequence[T]) -> Sequence[T]:
         """The runs of this part."""

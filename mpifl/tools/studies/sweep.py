@@ -59,8 +59,9 @@ def sweep(
     """
     processes = default_processes(study) if processes is None else processes
     if study.options.search and part and part.count > 1:
-        remedy = "site.processes, or ranks, compute several runs at a time"
-        raise ConfigError("--part", part, "all runs of a rung of the search are compared", "0/1", remedy)
+        wrong = "a search compares all runs of a rung, so it cannot be split"
+        remedy = "to compute several runs at a time, set site.processes or ranks"
+        raise ConfigError("--part", part, wrong, "0/1", remedy)
     if not executor and study.options.ranks > 1:
         find_launcher(study.options.ranks)
     with locked(study.folder, part):
@@ -233,7 +234,7 @@ def sweep_on_ranks(
 def count_groups(size: int, ranks: int) -> int:
     """The number of groups of `ranks` ranks on an MPI job of `size`. Raises ConfigError if there is none."""
     if size - 1 < ranks:
-        wrong = f"{size} ranks were started, and rank 0 starts the runs, and computes none"
+        wrong = f"{size} ranks were started, of which rank 0 only dispatches runs"
         raise ConfigError("ranks", ranks, wrong, remedy=f"start mpirun -n {ranks + 1} or more")
     return (size - 1) // ranks
 

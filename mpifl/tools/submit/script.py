@@ -64,16 +64,14 @@ def study_script(
     ranks, total = study.options.ranks, site.ranks
     at_a_time = site.processes if ranks == 1 else (total - 1) // ranks
     if not at_a_time:
-        wrong = f"a task has {total} ranks (site.nodes × site.ranks_per_node), and one starts the runs"
+        wrong = f"a task has {total} ranks (site.nodes × site.ranks_per_node), of which one only dispatches runs"
         raise ConfigError("ranks", ranks, wrong, f"at most {total - 1}")
     if study.options.search:
         for option, count in (("--tasks", tasks), ("--runs", runs)):
             if count and (option, count) != ("--tasks", 1):
-                wrong, remedy = (
-                    "all runs of a rung of the search are compared, by one task",
-                    "site.processes computes several at a time",
-                )
-                raise ConfigError(option, count, wrong, "neither", remedy)
+                wrong = "a search compares all runs of a rung, so it cannot be split"
+                remedy = "to compute several runs at a time, set site.processes or ranks"
+                raise ConfigError(option, count, wrong, "one task", remedy)
         tasks = 1
     if Index(study).counts()["completed"] == len(study.runs):
         raise ConfigError("submit", path, f"all {len(study.runs)} runs are completed", "a study with runs to do")
@@ -81,7 +79,7 @@ def study_script(
     if tasks and tasks > len(study.runs):
         notes.append(f"--tasks={tasks}: one task for each of the study's {_plural(len(study.runs), 'run')}")
     if ranks > 1 and (idle := total - 1 - at_a_time * ranks):
-        notes.append(f"{idle} of {total} ranks of a task will be idle: a run has {ranks}, and one starts the runs")
+        notes.append(f"{idle} of {total} ranks of a task will be idle: a run has {ranks}, and one only dispatches runs")
     count = min(tasks or ceil(len(study.runs) / (runs or at_a_time)), len(study.runs))
     words = ["sweep", str(path.absolute()), *_without(overrides, "output"), _output(study.folder)]
     words += [] if ranks > 1 else ["--processes", str(site.processes)]
@@ -97,7 +95,7 @@ def job_script(
 ) -> Script:
     """The script of one run of a job on `site.nodes` nodes; with seeds, of an array with one run for each of them.
 
-    Raises ConfigError where the ranks form no groups, and where a run file exists, unless it is an interrupted run of
+    Raises ConfigError where the ranks form incomplete groups, or a run file exists, unless it is an interrupted run of
     the same job, which then continues.
     """
     layout = Layout(site.ranks, job.ranks_per_client).check()
@@ -191,7 +189,7 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         if not (found := re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part)):
-            raise ConfigError("--seeds", text, "no seeds", "seeds such as 0-19 or 0,3,5-7")
+            raise ConfigError("--seeds", text, "not a list of seeds", "seeds such as 0-19 or 0,3,5-7")
         low, high = int(found[1]), int(found[2] or found[1])
         if not low <= high < low + MAX_SEEDS:
             raise ConfigError(
@@ -199,7 +197,7 @@ def parse_seeds(text: str) -> list[int]:
             )
         seeds += range(low, high + 1)
     if len(set(seeds)) < len(seeds):
-        raise ConfigError("--seeds", text, "a seed is there twice", "seeds that differ")
+        raise ConfigError("--seeds", text, "a seed occurs twice", "distinct seeds")
     return seeds
 
 

@@ -75,7 +75,7 @@ class Site(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch(r"(\d+-)?\d{1,3}:\d{2}:\d{2}", self.time):
-            raise ConfigError("time", self.time, "no duration", "[days-]hours:minutes:seconds, as in 01:30:00")
+            raise ConfigError("time", self.time, "not a duration", "[days-]hours:minutes:seconds, as in 01:30:00")
         if self.warning >= self.seconds:
             raise ConfigError("warning", self.warning, f"the time limit is {self.seconds} s", "less")
         for key in ("partition", "account", "mpi", "python", "container", "options", "launcher_options"):

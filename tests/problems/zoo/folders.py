@@ -663,7 +663,7 @@ def leaf_rows_of_unlike_lengths(path: Path) -> None:
     leaf(path, {"u0": user(*clients()[0]), "u1": {"x": [[1, 2], [3]], "y": [0, 1]}})
 
 
-@refused("user u0: x is no list of rows of finite numbers", name="leaf")
+@refused("user u0: x is not a list of rows of finite numbers", name="leaf")
 def leaf_nan(path: Path) -> None:
     """NaN, as Python writes and reads it."""
     x, y = clients()[0]
