@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -458,6 +459,26 @@ def test_a_signal_ends_a_sweep_and_it_continues(write: Write) -> None:
     counts = Index(study).counts()
     assert counts["interrupted"] >= 1
     assert not counts["running"]
+
+
+def test_a_signal_ends_a_sweep_whose_launcher_takes_its_time(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep has nothing left to do but to wait for the process that waits for the launcher."""
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f"#!/bin/sh\ntrap 'sleep 1; exit 1' USR1\ntouch {tmp_path}/started\nsleep 60 & wait\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("MPIFL_MPIEXEC", str(launcher))
+    process = _sweep(write("ranks: 3\n", TWO))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(60) == 130
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------

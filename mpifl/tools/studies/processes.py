@@ -22,17 +22,29 @@ from mpifl.transport.handshake import RANKS_BEFORE
 
 @contextmanager
 def processes(count: int) -> Iterator[Executor]:
-    """An executor with at most `count` new processes, whose runs save checkpoints where the block raises an error."""
+    """An executor with at most `count` new processes, whose runs save checkpoints where the block raises an error.
+
+    An error while it waits for these, such as a second Ctrl-C, kills the processes.
+    """
     executor = _Processes(count)
     try:
-        yield executor
+        try:
+            yield executor
+        except BaseException:
+            _send(signal.SIGTERM)
+            raise
+        finally:
+            executor.shutdown()
     except BaseException:
-        for process in multiprocessing.active_children():
-            with suppress(ProcessLookupError):
-                os.kill(process.pid or 0, signal.SIGTERM)
+        _send(signal.SIGKILL)
         raise
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _send(number: signal.Signals) -> None:
+    """Sends a signal to the processes that this one has started and that have not ended."""
+    for process in multiprocessing.active_children():
+        with suppress(ProcessLookupError):
+            os.kill(process.pid or 0, number)
 
 
 class _Processes(Executor):
@@ -66,9 +78,7 @@ class _Processes(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         for pool in self._last:
-            pool.shutdown(wait=False, cancel_futures=cancel_futures)
-        for pool in self._last:
-            pool.shutdown(wait=wait)
+            pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
 _main_lock = threading.Lock()  # sweeps may run in several threads
