@@ -1,7 +1,13 @@
-"""Writes the arena's pages and figures, and the numbers and tables of its paper, from the stored results."""
+"""Writes the arena's pages and figures, and the numbers and tables of its paper, from the stored results.
+
+    python docs/generator/arena.py [TABLE.csv ...]
+
+The rows of a table, which `mpifl arena` wrote, first replace those of its scenarios in the stored results.
+"""
 
 from __future__ import annotations
 
+import gzip
 import re
 import sys
 from collections.abc import Sequence
@@ -16,18 +22,33 @@ from mpifl.tools.analysis.latex import escape, prose  # noqa: E402 - of this che
 from mpifl.tools.arena import page  # noqa: E402 - of this checkout
 from mpifl.tools.arena.claims import judge, load_claims  # noqa: E402 - of this checkout
 from mpifl.tools.arena.statistics import ranks  # noqa: E402 - of this checkout
-from mpifl.tools.arena.suite import load_suite, stored_table  # noqa: E402 - of this checkout
-from mpifl.tools.arena.table import read_table  # noqa: E402 - of this checkout
+from mpifl.tools.arena.suite import TIERS, load_suite, stored_table  # noqa: E402 - of this checkout
+from mpifl.tools.arena.table import read_table, stored_rows, write_table  # noqa: E402 - of this checkout
 
-TIER, NAME = "quick", "arena-1-quick"
+TIER = "quick"  # of the paper
 
 
 def main(docs: Path = DOCS) -> None:
-    suite, rows = load_suite(), read_table(stored_table(TIER))
-    written = page.write_page(suite, TIER, suite.methods, rows, docs / "results", NAME)
-    written.rename(docs / "results" / "arena.md")
-    commands = paper_commands(page.collect(suite, TIER, suite.methods, rows))
+    suite = load_suite()
+    for tier in TIERS:
+        if stored_table(tier).exists():
+            rows = stored_rows(tier, suite.scenarios)
+            path = page.write_page(suite, tier, suite.methods, rows, docs / "results", f"{suite.name}-{tier}")
+            path.rename(docs / "results" / ("arena.md" if tier == TIER else f"arena-{tier}.md"))
+    commands = paper_commands(page.collect(suite, TIER, suite.methods, stored_rows(TIER, suite.scenarios)))
     (docs / "paper" / "numbers.tex").write_text(commands, encoding="utf-8")
+
+
+def store(tables: Sequence[str]) -> None:
+    """Puts the rows of tables into the stored results."""
+    suite, added = load_suite(), [row for table in tables for row in read_table(Path(table))]
+    for tier in TIERS:
+        names = [name for name, scenario in suite.scenarios.items() if scenario.tier == tier]
+        new = {row.scenario for row in added} & set(names)
+        kept = [row for row in stored_rows(tier, names) if row.scenario not in new]
+        rows = sorted(kept + [row for row in added if row.scenario in new], key=lambda row: names.index(row.scenario))
+        if new:
+            stored_table(tier).write_bytes(gzip.compress(write_table(rows).encode(), mtime=0))
 
 
 def paper_commands(results: page.Results) -> str:
@@ -84,4 +105,5 @@ def _tabular(columns: str, rows: Sequence[Sequence[str]], titles: Sequence[str])
 
 
 if __name__ == "__main__":
+    store(sys.argv[1:])
     main()

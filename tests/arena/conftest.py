@@ -17,6 +17,7 @@ reporting_seeds: [0, 1]
 step_size: {from: 0.01, to: 0.3}
 scenarios:
   small: {tier: quick, task: quadratic, split: drift, delay: rates spread 4x, target: 3.6}
+  large: {tier: standard, task: quadratic, split: drift, delay: rates spread 4x, target: 3.6}
 """
 METHODS = """\
 FedAvg: {algorithm: {name: fedavg}, space: {local_steps: [2]}}
@@ -72,7 +73,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     here = tmp_path_factory.mktemp("arena")
     folder = here / "suite"
     folder.mkdir()
-    for name, text in {"suite.yaml": SUITE, "methods.yaml": METHODS, "claims.yaml": CLAIMS, "small.yaml": JOB}.items():
+    files = {"suite.yaml": SUITE, "methods.yaml": METHODS, "claims.yaml": CLAIMS, "small.yaml": JOB}
+    for name, text in (files | {"large.yaml": JOB.replace("small", "large")}).items():
         (folder / name).write_text(text)
     (here / "arena_method.py").write_text(MINE)
     with pytest.MonkeyPatch.context() as patch:

@@ -263,12 +263,29 @@ def test_a_tier_without_stored_results_needs_a_run_of_its_methods_first(small: P
     stored = small / "quick.csv.gz"
     stored.rename(small / "away.csv.gz")
     try:
-        with pytest.raises(ConfigError, match=r"^--tier=quick: .* or run mpifl arena --tier quick first"):
+        with pytest.raises(ConfigError, match=r"^--tier=quick: small has no .* --scenario small first"):
             arena(own="arena_method:Mine", out=Path("elsewhere"))
         assert not Path("elsewhere").exists()
         assert "wrote" in arena(own="arena_method:Mine", only=["small"], processes=2)  # beside those of this folder
     finally:
         (small / "away.csv.gz").rename(stored)
+
+
+def test_scenarios_of_a_larger_tier_may_be_computed_apart(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has no stored results, beside which a method is run; then the page of all, without further runs."""
+    monkeypatch.setattr("mpifl.tools.arena.command.NAMED", 0)
+    with pytest.raises(ConfigError, match=r"^--tier=standard: large has no stored results .* --scenario large first"):
+        arena("standard", own="arena_method:Mine", out=tmp_path)
+    arena("standard", only=["large"], processes=2, out=tmp_path)
+    assert len(read_table(tmp_path / "arena-1-standard-1-scenarios.csv")) == 12
+    arena("standard", own="arena_method:Mine", processes=2, out=tmp_path)
+    page = (tmp_path / "arena-1-standard-arena_method-Mine.md").read_text()
+    assert "4 methods, 2 scenarios, 32 runs" in page
+    arena("standard", out=tmp_path, compute=False)
+    assert "3 methods, 1 scenario, 12 runs" in (tmp_path / "arena-1-standard.md").read_text()
+    assert "Not computed here: small." in (tmp_path / "arena-1-standard.md").read_text()
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mpifl.config import read
@@ -12,8 +12,8 @@ from mpifl.errors import ConfigError
 from mpifl.execution import load_problem
 from mpifl.tools.arena.page import write_page
 from mpifl.tools.arena.submission import why_refused, write_submission
-from mpifl.tools.arena.suite import Suite, load_suite, own_method, scenario_study, stored_table
-from mpifl.tools.arena.table import Row, measured, read_table, write_table
+from mpifl.tools.arena.suite import Scenario, Suite, load_suite, own_method, scenario_study
+from mpifl.tools.arena.table import Row, measured, read_table, stored_rows, write_table
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.select import without_rejected
 from mpifl.tools.studies.sweep import final_line, sweep_selected
@@ -21,6 +21,7 @@ from mpifl.tools.studies.sweep import final_line, sweep_selected
 log = logging.getLogger(__package__)
 
 OUT = Path("results/arena")
+NAMED = 3  # scenarios in the name of a file
 
 
 def arena(
@@ -44,12 +45,13 @@ def arena(
     suite = load_suite()
     chosen = suite.chosen(tier, only)
     mine = {own: own_method(own)} if own else {}
-    others = read_table(_suite_table(suite, tier, out)) if own else []
+    others = _suite_rows(suite, tier, chosen, out) if own else []
     refused = why_refused(own) if own and not only else ""
     if refused:
         log.warning("%s", refused)
     rows: list[Row] = []
-    name = "-".join([suite.name, tier, *([re.sub(r"\W+", "-", own)] if own else []), *only])
+    named = only if len(only) <= NAMED else [f"{len(chosen)}-scenarios"]
+    name = "-".join([suite.name, tier, *([re.sub(r"\W+", "-", own)] if own else []), *named])
     folder = out / (name if own else suite.name)
     studies = {key: scenario_study(suite, each, mine or suite.methods, folder) for key, each in chosen.items()}
     for each in chosen.values() if compute else ():
@@ -66,17 +68,21 @@ def arena(
     if own:
         if not only and not refused:
             written.append(write_submission(out / f"{name}.json", suite, tier, own, rows))
-        rows += [row for row in others if row.scenario in chosen]
+        rows += others
     page = write_page(suite, tier, mine | suite.methods, rows, out, name)
     written += [page, page.with_suffix(".html")]
     return "\n".join([*lines, *filter(None, [refused]), f"wrote {', '.join(map(str, written))}"])
 
 
-def _suite_table(suite: Suite, tier: str, out: Path) -> Path:
-    """The results of the suite's methods: those of the package, or else those computed in `out`. Raises ConfigError."""
-    if (stored := stored_table(tier)).exists():
-        return stored
-    if not (computed := out / f"{suite.name}-{tier}.csv").exists():
-        wrong = f"the results of the suite's methods are not stored for it, and {computed} does not exist"
-        raise ConfigError("--tier", tier, wrong, "quick", f"or run mpifl arena --tier {tier} first")
-    return computed
+def _suite_rows(suite: Suite, tier: str, chosen: Mapping[str, Scenario], out: Path) -> list[Row]:
+    """The results of the suite's methods: those of the package, else those of tables in `out`. Raises ConfigError."""
+    rows = stored_rows(tier, chosen)
+    for path in sorted(out.glob(f"{suite.name}-*.csv")):
+        missing = chosen.keys() - {row.scenario for row in rows}
+        rows += [row for row in read_table(path) if row.scenario in missing and row.method in suite.methods]
+    have = {row.scenario for row in rows}
+    if lacking := [name for name in chosen if name not in have]:
+        wrong = f"{lacking[0]} has no stored results of the suite's methods, and {out} has none either"
+        remedy = f"name other scenarios, or run mpifl arena --tier {tier} --scenario {','.join(lacking)} first"
+        raise ConfigError("--tier", tier, wrong, remedy=remedy)
+    return rows

@@ -98,7 +98,7 @@ class Suite(Config):
 
 
 def stored_table(tier: str) -> Path:
-    """The file with the results of the suite's methods that comes with the package."""
+    """The file with results of the suite's methods in the scenarios that a tier adds, which comes with the package."""
     return FOLDER / f"{tier}.csv.gz"
 
 

@@ -8,7 +8,7 @@ import hashlib
 import io
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
@@ -19,7 +19,7 @@ from mpifl.runfile import Run, open_run
 from mpifl.runfile.tables import TABLES
 from mpifl.safe_input import SMALL_BYTES, read_text_file
 from mpifl.tools.analysis.trials import train_every
-from mpifl.tools.arena.suite import Scenario, Suite
+from mpifl.tools.arena.suite import TIERS, Scenario, Suite, stored_table
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Study
 
@@ -137,6 +137,12 @@ def write_table(rows: Sequence[Row]) -> str:
 def read_table(path: Path) -> list[Row]:
     """The rows of a CSV file, which may be compressed by gzip. Raises ConfigError where it is no such table."""
     return parse_table(path, read_content(path).decode("utf-8", "replace"))
+
+
+def stored_rows(tier: str, scenarios: Container[str]) -> list[Row]:
+    """The results of the suite's methods that come with the package, in those scenarios of a tier."""
+    tables = [stored_table(name) for name in TIERS[: TIERS.index(tier) + 1]]
+    return [row for path in tables if path.exists() for row in read_table(path) if row.scenario in scenarios]
 
 
 def read_content(path: Path) -> bytes:

@@ -344,7 +344,7 @@ def _trials(
     for key, value in point.settings.items():
         read.set_key(values, key, json.loads(json.dumps(value)))
     values |= {"name": options.name, "output": "-.h5", "overwrite": False}
-    seed_alone = not options.trials.vary and "${" not in json.dumps(values)
+    seed_alone = not options.trials.vary and not re.search(r"\$\{[^}]*seed", json.dumps(values))
     job = None
     for seed in options.trials.seeds:
         for key in ("seed", *options.trials.vary):
