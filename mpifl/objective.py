@@ -23,7 +23,7 @@ class StateEntry(NamedTuple):
     dtype: str  # torch's name of its type
     shape: list[int]
     part: str | None  # the part of the flat vector that it is; None: a constant
-    bytes: int  # of a constant, among those of the others
+    bytes: int  # size of a constant, among those of the others
 
 
 class ModuleState(NamedTuple):

@@ -51,7 +51,7 @@ def _write_group(group: h5py.Group, tree: Mapping[str, Any]) -> None:
         elif isinstance(value, list):
             _write_rows(group, name, value)
         elif isinstance(value, np.ndarray):
-            dtype = _stored_type(name, value)  # of text: marked as UTF-8, which a copy alone takes over
+            dtype = _stored_type(name, value)  # text is marked as UTF-8, which a copy alone takes over
             group.create_dataset(_link(name), data=value.astype(dtype, copy=dtype.kind == "S"), dtype=dtype)
         elif isinstance(value, str):
             raw = np.array(value.encode())

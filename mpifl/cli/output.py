@@ -79,7 +79,7 @@ def print_summary(text: str) -> None:
                 print(printable(text, lines=True), file=stream, flush=True)
                 return
         except (OSError, ValueError) as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # for what Python would write at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # Python may write once more at its end
             if isinstance(error, BrokenPipeError):  # its reader has seen enough, as `head`
                 return
 

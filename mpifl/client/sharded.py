@@ -69,7 +69,7 @@ class ShardedMember:
         self._part = self._parts[group.member]
         self._messages: dict[int, Message] = {}
         self._updates: dict[int, np.ndarray] = {}
-        self._sends: list[tuple[MPI.Request, np.ndarray]] = []  # in progress, with their buffers
+        self._sends: list[tuple[MPI.Request, np.ndarray]] = []  # sends in progress, with their buffers
 
     def follow_call(
         self, i: int, objective: Any, name: str, arguments: Mapping[str, Any], arrays: Sequence[np.ndarray]

@@ -224,7 +224,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # -- ${...} ------------------------------------------------------------------------------------------------------------
 def _resolved(values: dict[str, Any]) -> dict[str, Any]:
     """The values with every ${key} replaced by the value of that key of the job. Raises ConfigError."""
-    count = characters = 0  # of what references make of the job: a few lines of them could fill the memory
+    count = characters = 0  # size of the job with its references resolved: a few lines of them could fill the memory
 
     def counted(key: str, text: object, depth: int) -> None:
         nonlocal count, characters

@@ -15,7 +15,7 @@ from mpifl.problems.generators import IMPORT_SEED, seeded_generators, torch_seed
 from mpifl.problems.settings import ProblemSettings
 from mpifl.user_code import import_object
 
-DATA_SEED = 0  # of what the function draws for the clients' data: the same on all ranks and for all seeds of a run
+DATA_SEED = 0  # seed of the function's draws for the clients' data, on all ranks and for all seeds of a run
 RETURNS = (
     "(module, loss, datasets[, test[, predict[, collate]]]), or a dict with these names; "
     "or (x0, clients), a list of clients with a method fit"
@@ -38,7 +38,7 @@ def find(entry: str) -> Callable[..., Any]:
 def call(settings: ProblemSettings, seed: int) -> Any:
     """What the function returns, called with the generators of the process seeded. Raises ConfigError."""
     assert settings.entry is not None
-    with seeded_generators(0, IMPORT_SEED):  # of draws at the top level of its file, which may be what imports torch
+    with seeded_generators(0, IMPORT_SEED):  # for draws at the top level of its file, which may be what imports torch
         function, options = find(settings.entry), settings.options or {}
     try:
         signature = inspect.signature(function)
@@ -63,7 +63,7 @@ def _called(settings: ProblemSettings, function: Callable[..., Any], options: Ma
     try:
         with seeded_generators(seed, torch_seed(seed)):
             made = function(**options)
-    except SystemExit as error:  # of a parser of sys.argv, which has mpifl's words
+    except SystemExit as error:  # a parser of sys.argv may exit: it has mpifl's words
         remedy = "take options as arguments, which problem.options gives, not from the command line"
         raise entry_error(settings, f"it exits with status {error.code}", RETURNS, remedy) from error
     if torch:

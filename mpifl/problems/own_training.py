@@ -40,7 +40,14 @@ from mpifl.rng import stream
 log = logging.getLogger(__package__)
 
 MEANS = ("train_loss", "test_loss", "test_accuracy")  # what `evaluate` may return, and `rows`: of the test rows
-OPTIONS = ("batch_size", "drop_last", "l2", "test_split", "validation_split", "evaluation_rows")  # of other problems
+OPTIONS = (
+    "batch_size",
+    "drop_last",
+    "l2",
+    "test_split",
+    "validation_split",
+    "evaluation_rows",
+)  # of the other problems only
 HOOKS = ("gradient", "adds_term", "sharded")  # what all clients may offer
 LONG = 10.0  # s, the longest contact that is tried twice
 QUIET = 10.0  # s, the longest time without a line while something is tried
@@ -156,8 +163,8 @@ class OwnObjective:
 
     def __init__(self, own: Any, form: ModelForm, meta: Mapping[str, Any], i: int, seed: int) -> None:
         self._own, self._form, self._i, self._seed = own, form, i, seed
-        self.comm: Any = None  # of the ranks that train the client together
-        self.part = slice(None)  # of the model, that this rank has
+        self.comm: Any = None  # communicator of the ranks that train the client together
+        self.part = slice(None)  # this rank's part of the model
         self.samples, self.clients = meta["samples"][i], meta["clients"]
         self.share = self.samples / sum(meta["samples"])
         self.adds_term = bool(getattr(own, "adds_term", False))

@@ -140,7 +140,7 @@ class Problem:
     layout: Layout
     meta: dict[str, Any]  # JSON-able: what `objective` needs besides the configuration and a shard
     validation_rows: int = 0  # rows held out by `problem.validation_split`
-    offers: frozenset[str] | None = None  # of clients with custom training loops: their hooks; None: no such loops
+    offers: frozenset[str] | None = None  # hooks of clients with custom training loops; None: they have no such loops
     draws: bool = False  # evaluations draw from the process' generators: no client may compute meanwhile in its process
 
     def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:

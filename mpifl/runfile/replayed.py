@@ -39,7 +39,7 @@ def first_difference(one: Run, other: Run) -> str:
             if a.dtype.kind == "f" and TABLES[table].columns[name].missing is not None:
                 known = ~np.isnan(a)
             same = (a == b) | ((a != a) & (b != b))
-            if name == "norm" and _on_device(one):  # which sums in another order
+            if name == "norm" and _on_device(one):  # a GPU sums in another order
                 same |= np.isclose(a, b, rtol=NORM_ROUNDING, atol=0.0)
             differ = np.flatnonzero(known & ~same)
             if differ.size:

@@ -82,7 +82,7 @@ class Renewal(Availability):
     """state at time 0: stationary, on with the long-run probability, in the middle of a period; on, at the start of an
     on period"""
     distribution: Literal["exponential", "fixed"] = "exponential"
-    """of the lengths: exponential; fixed: every length is the mean"""
+    """law of the lengths: exponential, or fixed, where every length is the mean"""
 
     def _means(self, clients: int) -> tuple[np.ndarray, np.ndarray]:
         """(n,) mean lengths of on and of off periods (s)."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mpifl.server.loop import ServerLoop
 
 log = logging.getLogger(__package__)
-MAX_SHARE = 0.02  # of the wall time: what checkpoints by wall time take at most
+MAX_SHARE = 0.02  # the largest share of the wall time that checkpoints by wall time take
 
 
 class Checkpointer:

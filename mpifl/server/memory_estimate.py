@@ -40,8 +40,8 @@ class KeptVectors(NamedTuple):
     """The (d,) vectors that a method keeps."""
 
     server: float = 2  # the model and a sum
-    client: float = 0  # of each client that has computed
-    shared: float = 0  # of these, vectors of its last message
+    client: float = 0  # for each client that has computed
+    shared: float = 0  # the vectors of its last message among them
 
 
 class MemoryEstimate(NamedTuple):

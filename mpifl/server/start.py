@@ -113,7 +113,7 @@ def run_server(
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
     check_evaluation(job, problem)
-    if not replay:  # which ends with its record
+    if not replay:  # a replay ends with its record
         check_target(job, problem)
     if job.memory.client_states is not None and not job.memory.folder:  # the ranks' files are beside the run file
         make_folder(Path(job.output))

@@ -63,7 +63,7 @@ class MPIClientTransport:
         self._end_receive = comm.Irecv(np.empty(0), 0, END)
         self._receiving = False  # whether the frame's receive is in progress
         self._peeked: Received | None = None  # a frame that arrived while clients computed
-        self._leaving: deque[Outgoing] = deque()  # in the order of their computation
+        self._leaving: deque[Outgoing] = deque()  # updates to be sent, in the order of their computation
         self._outbox = Outbox(comm, 0, self._format)
         self._sending: deque[tuple[list[MPI.Request], OutgoingVectors]] = deque()  # large vectors and texts
         self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived

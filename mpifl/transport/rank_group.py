@@ -51,8 +51,8 @@ class Request(NamedTuple):
     kind: int
     client: int = 0
     round: int = 0
-    number: int = 0  # of the gradient, in its contact
-    rows: np.ndarray | None = None  # of the batch; None: all
+    number: int = 0  # the gradient's number in its contact
+    rows: np.ndarray | None = None  # the rows of the batch; None: all
     x: np.ndarray | None = None  # (d,), overwritten by the next request
     name: str = ""  # what to call
     arguments: Mapping[str, Any] = {}  # JSON-able
@@ -70,8 +70,8 @@ class RankGroup:
         self._parent = self.member - lowest if self.member else None
         steps = [1 << k for k in reversed(range(lowest.bit_length() - 1))]
         self._children = [self.member + step for step in steps if self.member + step < self.size]
-        self._x, self._part = np.empty(d, dtype), np.empty(d, dtype)  # where models and parts of sums are received
-        self._sends: list[tuple[MPI.Request, Any]] = []  # in progress, with their buffers
+        self._x, self._part = np.empty(d, dtype), np.empty(d, dtype)  # receive buffers of models and of parts of sums
+        self._sends: list[tuple[MPI.Request, Any]] = []  # sends in progress, with their buffers
         self._reported = 0  # signals that the rank above has been told
 
     # -- what is asked -------------------------------------------------------------------------------------------------

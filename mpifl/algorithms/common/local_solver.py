@@ -391,7 +391,7 @@ class LocalTraining(Algorithm):
         step = self.client_step(objective) if step is None else step
         term = NO_TERM if shift is None and not weight else QuadraticTerm(shift, weight, centre)
         solver = solver or self.solver
-        fit = getattr(objective, "fit", None)  # of a client with a training loop of its own
+        fit = getattr(objective, "fit", None)  # a client with a training loop of its own has it
         if fit and solver == Sgd() and not self.needs_plain_steps():
             watched = on_step or stop or callable(step) or initial_estimate is not None
             if not watched and (term is NO_TERM or objective.adds_term):  # type: ignore[attr-defined]

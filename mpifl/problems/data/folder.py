@@ -22,11 +22,11 @@ from mpifl.safe_input import check_memory, check_size, printable, read_file, reg
 log = logging.getLogger(__package__)
 
 NPZ, CSV = ".npz", ".csv"
-ENDINGS = (NPZ, ".h5", ".hdf5")  # of the files that are read, in any case; tables where `target` is given
+ENDINGS = (NPZ, ".h5", ".hdf5")  # endings, in any case, of the files that are read; tables where `target` is given
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0}  # version of the .npy format -> reader of a header
 ARRAYS = ("x", "y", "x_test", "y_test")
-ZEROS_FIRST = re.compile(r"[+-]?0\d")  # of labels such as 01, which are names
-DECIMALS = re.compile(r"^(-?(?:0|[1-9]\d*))\.0*$")  # of whole numbers such as 1.0, which is the label 1 in all files
+ZEROS_FIRST = re.compile(r"[+-]?0\d")  # labels such as 01, which are names
+DECIMALS = re.compile(r"^(-?(?:0|[1-9]\d*))\.0*$")  # whole numbers such as 1.0, which is the label 1 in all files
 Part = tuple[np.ndarray, np.ndarray]
 CLASSES = 1_000_000  # maximum number of classes
 PLAUSIBLE_CLASSES = 1000  # classes that are plausible in any number of rows
@@ -198,7 +198,7 @@ class Tables:
     def __init__(self, target: str, numbers: bool = False) -> None:
         """numbers: the column `target` has numbers, 01 among them."""
         self._target, self._numbers = target, numbers
-        self.columns: list[str] | None = None  # of the first file
+        self.columns: list[str] | None = None  # columns of the first file
         self._first: Path | None = None
 
     def read(self, file: Path) -> dict[str, np.ndarray | None]:

@@ -90,7 +90,7 @@ def _check_module(settings: ProblemSettings, module: nn.Module, loss: Any) -> No
     for name, part in (*module.named_parameters(), *module.named_buffers()):
         if torch.nn.parameter.is_lazy(part) or part.is_meta:
             raise entry_error(settings, f"shape and values of {name} are not known yet", "a module whose are")
-    places: dict[int, str] = {}  # of trained parameters, by address
+    places: dict[int, str] = {}  # address -> name of a trained parameter
     for name, p in module.named_parameters():
         if p.requires_grad and p.dtype != getattr(torch, settings.dtype):
             raise _mismatch(settings, p.dtype, f"the module's parameter {name} is", "module.to")

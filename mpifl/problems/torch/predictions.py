@@ -133,7 +133,7 @@ class _Probe:
     def ignored(self, labels: Tensor) -> Tensor:
         """Those of the labels on whose rows' outputs the loss does not depend."""
         half = max(4, MAX_OUTPUTS // prod(self.shape)) // 2
-        if len(labels) > 2 * half:  # where ignored labels are: -100, 0, the last
+        if len(labels) > 2 * half:  # ignored labels are -100, 0 or the last
             labels = torch.cat([labels[:half], labels[-half:]])
         parts = -(-len(labels) // LABELS_AT_ONCE)
         found = [labels[:0]]

@@ -25,7 +25,7 @@ def process_group(comm: Any, backend: str | None = None) -> dist.ProcessGroup:
     """
     if dist.is_initialized() and _made == [comm]:
         return _world()
-    if dist.is_initialized():  # of an earlier run
+    if dist.is_initialized():  # an earlier run has left it
         dist.destroy_process_group()
     hosts = np.empty((comm.size, ADDRESS_BYTES), np.uint8)
     comm.Allgather(_padded(host_name()), hosts)

@@ -24,8 +24,8 @@ from mpifl.problems.torch.module_problem import seeded
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 OF_TORCH = {*vars(nn.Module()), "_mpifl_seen"}  # attributes of a module that are not the user's
-MAX_DEPTH = 5  # of objects in an attribute
-COMPILED = "_torchdynamo_orig_callable"  # which functions of torch.compile have
+MAX_DEPTH = 5  # levels of objects in an attribute
+COMPILED = "_torchdynamo_orig_callable"  # an attribute of functions that torch.compile has made
 
 
 class SideEffects(NamedTuple):
@@ -35,7 +35,7 @@ class SideEffects(NamedTuple):
     attributes: list[str]  # names of attributes whose values depend on earlier passes
     remembers: bool  # whether the loss of the same rows depends on earlier passes
     draws: bool  # whether evaluations draw from torch's generator
-    other_draws: str  # whose generator passes draw from, if not torch's; "": from none
+    other_draws: str  # whose generator passes draw from, if not torch's; "": none
 
 
 def constants(module: nn.Module) -> dict[str, Tensor]:
@@ -152,7 +152,7 @@ def _functions(module: nn.Module, loss: Loss) -> Iterator[tuple[str, FunctionTyp
             found += members.items()
     seen = set()
     for name, function in found:
-        function = getattr(function, "__func__", function)  # of a method
+        function = getattr(function, "__func__", function)  # a method has its function here
         if isinstance(function, FunctionType) and function not in seen:
             seen.add(function)
             yield name, function

@@ -41,7 +41,7 @@ from mpifl.tools.analysis.trials import (
 )
 
 TESTS = {"signed-rank": "Wilcoxon's signed-rank test", "permutation": "the permutation test of the mean difference"}
-ALL = "all"  # in place of a setting's labels: all settings together
+ALL = "all"  # the label of all settings together
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Comparisons(NamedTuple):
     table: Table
     paper: Table  # the columns that fit a page
     rows: list[Comparison]
-    sentences: list[str]  # for a paper: each method against the baseline over all settings
+    sentences: list[str]  # a paper's text: each method against the baseline over all settings
 
 
 def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: Sequence[str] = ()) -> Comparisons:

@@ -77,9 +77,9 @@ class Style(NamedTuple):
     caption: str
     label: str = ""  # of \\ref; empty: none
     below: str = ""  # a note below the table
-    column: bool | None = None  # in one of two columns, or across both; None: as wide as it is, in a `table`
+    column: bool | None = None  # True: in one of two columns; False: across both; None: as wide as it is, in a `table`
     siunitx: bool = False  # numbers are aligned by the package siunitx
-    titles: Sequence[str] = ()  # in place of the table's titles
+    titles: Sequence[str] = ()  # they replace the table's titles
     span: tuple[str, int, int] | None = None  # a title over several columns: text, columns before it, and below it
 
 

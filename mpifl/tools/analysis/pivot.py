@@ -56,7 +56,7 @@ def build_pivot(
         row[column] = group
     sign = -1.0 if is_percentage(metric) else 1.0
     marked: set[tuple[int, int]] = set()
-    tested: list[bool] = []  # of the columns with several finite means, whether they have enough trials for the test
+    tested: list[bool] = []  # for each column with several finite means: whether it has enough trials for the test
     ranks = np.full((len(cells), len(columns)), np.nan)
     for j, column in enumerate(columns):
         found = {k: row[column] for k, row in enumerate(cells.values()) if column in row}
@@ -67,7 +67,7 @@ def build_pivot(
         ranks[list(scores), j] = rankdata(list(scores.values()))
     digits = [_digits([row[c] for row in cells.values() if c in row], metric, options.spread) for c in columns]
     rows: list[list[str]] = []
-    data: list[dict[str, Any]] = []  # with all digits
+    data: list[dict[str, Any]] = []  # values with all digits
     for (labels, row), each in zip(cells.items(), ranks, strict=True):
         data.append(dict(zip(names, labels, strict=True)))
         for column, group in row.items():

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEVEL = 0.05  # of tests and, as 1 - LEVEL, of intervals
-POWER = 0.8  # of the sample size
-RESAMPLES = 9999  # of a permutation test that is not exact, and of a bootstrap
+LEVEL = 0.05  # significance level of tests; intervals have the level 1 - LEVEL
+POWER = 0.8  # power for which the sample size is computed
+RESAMPLES = 9999  # samples of a permutation test that is not exact, and of a bootstrap
 MOST_TRIALS = 100_000  # largest sample size that is tried
 
 
@@ -37,7 +37,7 @@ def mean_difference(differences: Sequence[np.ndarray]) -> Interval:
 
     strata = len(differences)
     counts = np.array([len(each) for each in differences])
-    with np.errstate(over="ignore", invalid="ignore"):  # of losses such as 1e200, or infinite ones
+    with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e200, or infinite
         estimate = float(np.mean([each.mean() for each in differences]))
         parts = np.array([each.var(ddof=1) if len(each) > 1 else np.nan for each in differences]) / counts / strata**2
     if not np.isfinite(estimate) or not np.isfinite(variance := parts.sum()):
@@ -121,7 +121,7 @@ def interquartile_mean(values: Sequence[np.ndarray]) -> Interval:
         return Interval(estimate, np.nan, np.nan)
     if all(np.ptp(each) == 0 for each in values):
         return Interval(estimate, estimate, estimate)
-    with np.errstate(over="ignore"):  # of losses such as 1e200
+    with np.errstate(over="ignore"):  # losses may be 1e200
         result = bootstrap(
             values, statistic, n_resamples=RESAMPLES, vectorized=True, confidence_level=1 - LEVEL, method="percentile",
             rng=np.random.default_rng(0), batch=999,

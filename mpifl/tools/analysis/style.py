@@ -167,7 +167,7 @@ def _name_ends(figure: Figure, ax: Axes, names: Sequence[str]) -> bool:
     from scipy.optimize import isotonic_regression
 
     lines = {str(line.get_label()): line for line in ax.get_lines()}
-    letters = 0.3 * figure.get_figwidth() / 0.06  # that have room beside the panel
+    letters = 0.3 * figure.get_figwidth() / 0.06  # how many have room beside the panel
     if max(map(len, names)) > letters or not all(name in lines for name in names):
         return False
     figure.draw_without_rendering()

@@ -126,7 +126,7 @@ def _is_constant(node: ast.Assign | ast.AnnAssign) -> bool:
     if _is_arena(node):
         return True
     value = node.value
-    if isinstance(value, ast.Call) and isinstance(node, ast.AnnAssign):  # of a field, such as Trigger(every=4)
+    if isinstance(value, ast.Call) and isinstance(node, ast.AnnAssign):  # a field's default, such as Trigger(every=4)
         parts = list(ast.walk(value))
         displays = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
         return not any(isinstance(each, displays) or getattr(each, "id", "") in CHANGEABLE for each in parts)

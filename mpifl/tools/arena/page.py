@@ -23,7 +23,7 @@ from mpifl.tools.arena.suite import Method, Scenario, Suite
 from mpifl.tools.arena.table import Row
 
 Cells = tuple[list[list[str]], list[str]]  # rows and titles of a table
-FACTORS = (1, 2, 4)  # of the smallest time to the target, in the table of all scenarios
+FACTORS = (1, 2, 4)  # columns of the table of all scenarios: multiples of the smallest time to the target
 STABLE = 0.8  # Kendall's tau below which no order of all methods is claimed
 MOST = 3  # methods in a cell of the decision table
 USES = {

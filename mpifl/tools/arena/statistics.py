@@ -14,7 +14,7 @@ from mpifl.tools.analysis.significance import LEVEL, Interval, holm, mean_differ
 from mpifl.tools.arena.table import Row
 
 SPLITS = 200  # random halves of the seeds
-RESAMPLES = 999  # of the bootstrap over scenarios and seeds
+RESAMPLES = 999  # samples of the bootstrap over scenarios and seeds
 ACCURACIES = ("accuracy", "worst")  # scored as minus percent, since large values are good
 
 

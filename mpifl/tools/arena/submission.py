@@ -196,7 +196,7 @@ def _module(found: Submission) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mpifl-arena-") as folder, chdir(folder):
         Path(f"{name}.py").write_text(found.source, encoding="utf-8")
         before, path = sys.modules.pop(name, None), os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, path]))  # of ranks that are started
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, path]))  # ranks that are started import it too
         sys.path.insert(0, folder)
         try:
             yield Path(folder)

@@ -24,7 +24,7 @@ from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Study
 
 HASH = 16  # hexadecimal digits of a hash
-NEVER = math.inf  # of a target that is not reached
+NEVER = math.inf  # the value of a target that is not reached
 
 
 class Row(NamedTuple):

@@ -274,7 +274,7 @@ def _instants(h: History, table: str, low: np.ndarray) -> None:
     good = ~known | ((version >= low[at]) & (version <= h.before[at]))
     h.expect(table, "version", good, lambda k: f"{low[at[k]]} to {h.before[at[k]]} after {updates[k]} updates")
     h.expect_increasing(table, "updates", known)
-    h.expect_increasing(table, "version", known)  # of rows between the same two updates, and so of all
+    h.expect_increasing(table, "version", known)  # tested for rows between the same two updates, it holds for all
 
 
 # -- the order of events -----------------------------------------------------------------------------------------------
