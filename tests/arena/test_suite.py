@@ -12,7 +12,7 @@ from mpifl.cli import main
 from mpifl.config import read
 from mpifl.errors import ConfigError
 from mpifl.problems.models.quadratic import QuadraticProblem
-from mpifl.tools.arena.suite import configurations, load_suite, read_method, stored_table
+from mpifl.tools.arena.suite import configurations, load_suite, read_method, scenario_study, stored_table
 
 
 def test_the_tiers() -> None:
@@ -25,6 +25,16 @@ def test_the_tiers() -> None:
     assert not set(suite.tuning_seeds) & set(suite.reporting_seeds) and len(suite.reporting_seeds) == 10
     with pytest.raises(ConfigError, match="--tier=large: no such tier; expected one of quick, standard"):
         suite.tier("large")
+
+
+@pytest.mark.parametrize("name", load_suite().scenarios)
+def test_each_scenario_is_a_study_also_without_its_data(name: str, tmp_path: Path) -> None:
+    """8 configurations at 2 tuning and 10 reporting seeds, and a Delta that is a share of the number of clients."""
+    suite = load_suite()
+    method = read_method("FedBuff", {"algorithm": {"name": "fedbuff", "trigger": {"every": {"clients": 0.5}}}})
+    study = scenario_study(suite, suite.scenarios[name], {"FedBuff": method}, tmp_path)
+    assert len(study.runs) == 8 * 12
+    assert {run.job.algorithm.trigger.every for run in study.runs} == {study.runs[0].job.problem.clients // 2}
 
 
 @pytest.mark.parametrize("name", [name for name, each in load_suite().scenarios.items() if each.task == "quadratic"])
