@@ -6,12 +6,23 @@ import gzip
 import json
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from mpifl.errors import ConfigError
+
+
+@contextmanager
+def refusal(pattern: str) -> Iterator[pytest.ExceptionInfo[ConfigError]]:
+    """The block raises a ConfigError of one line, in which the pattern is found."""
+    with pytest.raises(ConfigError, match=pattern) as raised:
+        yield raised
+    assert "\n" not in str(raised.value)
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from mpifl.errors import ConfigError
 from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch import device
 from mpifl.problems.torch.device import Direct, Gpu, choose_device, memory, prepare, prepare_evaluation, transfers
 from mpifl.vector_memory import HOST, Staged
+from tests.problems.conftest import refusal
 
 CPU = torch.device("cpu")
 
@@ -49,11 +49,11 @@ def test_ranks_of_a_host_share_its_gpus(gpus: Any) -> None:
 def test_a_gpu_that_is_not_there(gpus: Any) -> None:
     gpus(2)
     text = f"problem.torch.device=cuda:2: {socket.gethostname()} has no such GPU; expected cuda:0 to cuda:1"
-    with pytest.raises(ConfigError, match=f"^{text}$"):
+    with refusal(f"^{text}$"):
         choose_device("cuda:2", 0)
     gpus(0)
     for name in ("cuda", "cuda:0"):
-        with pytest.raises(ConfigError, match=f"={name}: torch finds no GPU on {socket.gethostname()}; expected cpu$"):
+        with refusal(f"={name}: torch finds no GPU on {socket.gethostname()}; expected cpu$"):
             choose_device(name, 0)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mpifl import problems
-from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig
+from tests.problems.conftest import refusal
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -160,7 +160,7 @@ NO_FUNCTION = 5
 )
 def test_what_is_returned(case: str, says: str) -> None:
     config = ProblemConfig(entry=ENTRY, options={"case": case})
-    with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+    with refusal(re.escape(says)) as caught:
         problems.load(config)
     line = str(caught.value)
     assert line.startswith((f"problem.entry={ENTRY}: ", "problem.dtype=float32: ")) and "\n" not in line
@@ -182,7 +182,7 @@ def test_what_is_returned(case: str, says: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_asked_for(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(says)):
+    with refusal(re.escape(says)):
         problems.load(ProblemConfig(**{"entry": ENTRY, "options": {"case": ""}, **given}))
 
 
@@ -193,7 +193,7 @@ def test_nothing_wrong() -> None:
 def test_a_module_that_was_returned_before() -> None:
     """Clients and the evaluation would bind it to two vectors at once."""
     problem = problems.load(ProblemConfig(entry=ENTRY, options={"case": "same"}))
-    with pytest.raises(ConfigError, match=r"the module was returned before; expected a new module at each call"):
+    with refusal(r"the module was returned before; expected a new module at each call"):
         problem.initial(0)
 
 
@@ -201,7 +201,7 @@ def test_a_function_that_cannot_be_imported_or_looked_at(tmp_path: Any, monkeypa
     (tmp_path / "typing_error.py").write_text("def make_problem(:\n")
     monkeypatch.syspath_prepend(tmp_path)
     for entry, says in (("typing_error:make_problem", "invalid syntax"), ("builtins:dict", "written in Python")):
-        with pytest.raises(ConfigError, match=says) as caught:
+        with refusal(says) as caught:
             problems.load(ProblemConfig(entry=entry))
         assert caught.value.key == "problem.entry"
 

@@ -12,7 +12,7 @@ from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Synthetic
 from mpifl.problems.inits import Normal, Uniform, Zero
 from mpifl.problems.models import Linear, Logistic, Mlp, NonconvexLogistic, Quadratic
-from mpifl.problems.rows import rows_at_once
+from mpifl.problems.rows import cross_entropy, rows_at_once
 
 LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
 CLASSIFIERS = [*LOGISTIC, Mlp(hidden=5)]
@@ -24,11 +24,15 @@ MODELS = [
     NonconvexLogistic(lam=0.7, al=3.0),
     Mlp(hidden=3),
 ]
+OTHERS: dict[str, Any] = {"clients": 3, "batch_size": 7}
 
 
-def built(model: Any, dtype: str = "float64", l2: float = 0.01, batch: int | None = 7, i: int = 1) -> tuple[Any, Any]:
-    data = FedPDSynthetic(dim=6, samples=30) if isinstance(model, NonconvexLogistic) else Synthetic()
-    config = ProblemConfig(data=data, clients=3, model=model, l2=l2, batch_size=batch, dtype=dtype)
+def data_of(model: Any) -> Any:
+    return FedPDSynthetic(dim=6, samples=30) if isinstance(model, NonconvexLogistic) else Synthetic()
+
+
+def built(model: Any, dtype: str = "float64", l2: float = 0.01, i: int = 1) -> tuple[Any, Any]:
+    config = ProblemConfig(data=data_of(model), **OTHERS, model=model, l2=l2, dtype=dtype)
     problem = load(config)
     return problem, objective(config, problem.meta, problem.shard(i), i, seed=0)
 
@@ -46,20 +50,6 @@ def test_gradient_is_the_derivative_of_the_loss(model: Any, l2: float) -> None:
     for rows in (None, slice(None), f.batches(4, 1)[0]):
         expected = differences(lambda z, rows=rows: f.loss(z, rows), x)
         assert f.gradient(x, rows) == pytest.approx(expected, rel=1e-6, abs=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("model", "layout"),
-    [
-        (Logistic(), [("W", (60, 10))]),
-        (Logistic(bias=True), [("W", (60, 10)), ("b", (10,))]),
-        (Mlp(), [("W1", (60, 32)), ("b1", (32,)), ("W2", (32, 10)), ("b2", (10,))]),
-    ],
-    ids=str,
-)
-def test_shapes(model: Any, layout: list[tuple[str, tuple[int, ...]]]) -> None:
-    problem, _ = built(model)
-    assert problem.layout == layout and problem.d == sum(int(np.prod(shape)) for _, shape in layout)
 
 
 def log_probabilities(model: Any, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -92,12 +82,16 @@ def test_loss_formula(model: Any, l2: float) -> None:
 
 
 def test_nonconvex_loss_formula() -> None:
+    """FedPD's data have no test rows."""
     problem, f = built(NonconvexLogistic(lam=0.1, al=2.0), l2=0.0)
     a, b = problem.shard(1)
     x = np.random.default_rng(2).standard_normal(problem.d)
     expected = np.log(1 + np.exp(-b * (a @ x))).mean() + (0.1 * 2 * x**2 / (1 + 2 * x**2)).sum()
     assert set(b.tolist()) == {-1, 1}
     assert f.loss(x) == pytest.approx(expected, rel=1e-12)
+    found = problem.evaluate(0 * x)
+    assert found["train_loss"] == pytest.approx(np.log(2))
+    assert np.isnan(found["test_loss"]) and np.isnan(found["test_accuracy"])
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.3])
@@ -108,17 +102,6 @@ def test_nonconvex_fisher_row_by_row(l2: float) -> None:
     a, b = problem.shard(1)
     expected = [(sign * row / (1 + np.exp(sign * row @ x))) ** 2 for row, sign in zip(a, b, strict=True)]
     assert f.fisher(x) == pytest.approx(np.mean(expected, 0), rel=1e-12, abs=1e-15)
-
-
-@pytest.mark.parametrize("model", MODELS, ids=str)
-def test_fisher_of_float32(model: Any) -> None:
-    """It stays float32, is a new array each time, and is finite where scores are large."""
-    (problem, f), (_, g) = built(model, "float32"), built(model, "float64")
-    x = np.random.default_rng(9).standard_normal(problem.d).astype(np.float32)
-    before = x.copy()
-    assert f.fisher(x).dtype == np.float32 and f.fisher(x) is not f.fisher(x) and (x == before).all()
-    assert f.fisher(x) == pytest.approx(g.fisher(x.astype(float)), rel=1e-4, abs=1e-5)
-    assert np.isfinite(f.fisher(np.float32(3e4) * x)).all()
 
 
 def test_quadratic_fisher_is_the_curvature() -> None:
@@ -140,10 +123,7 @@ def whole(model: Any, dtype: str) -> Any:
     """The problem with batches and held-out rows: the training loss ignores both."""
     if isinstance(model, Quadratic):
         return load(ProblemConfig(model=model, clients=3, dtype=dtype))
-    data = FedPDSynthetic(dim=6, samples=30) if isinstance(model, NonconvexLogistic) else Synthetic()
-    return load(
-        ProblemConfig(data=data, clients=3, model=model, l2=0.3, batch_size=7, dtype=dtype, test_split=0.3)
-    )  # fmt: skip
+    return load(ProblemConfig(data=data_of(model), **OTHERS, model=model, l2=0.3, dtype=dtype, test_split=0.3))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -160,13 +140,16 @@ def test_gradient_of_the_training_loss(model: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_float32_agrees_with_float64(model: Any) -> None:
+    """Results stay float32 and are new arrays each time; Fisher information is finite where scores are large."""
     (problem, f), (_, g) = built(model, "float32"), built(model, "float64")
     x = np.random.default_rng(3).standard_normal(problem.d).astype(np.float32)
     before = x.copy()
-    assert f.gradient(x).dtype == np.float32 and problem.initial(0).dtype == np.float32
-    assert f.gradient(x) == pytest.approx(g.gradient(x.astype(float)), rel=1e-4, abs=1e-5)
+    assert problem.initial(0).dtype == np.float32
+    for narrow, wide in ((f.gradient, g.gradient), (f.fisher, g.fisher)):
+        assert narrow(x).dtype == np.float32 and narrow(x) is not narrow(x) and (x == before).all()
+        assert narrow(x) == pytest.approx(wide(x.astype(float)), rel=1e-4, abs=1e-5)
     assert f.loss(x) == pytest.approx(g.loss(x.astype(float)), rel=1e-5)
-    assert f.gradient(x) is not f.gradient(x) and (x == before).all()
+    assert np.isfinite(f.fisher(np.float32(3e4) * x)).all()
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
@@ -179,17 +162,30 @@ def test_large_scores_stay_finite(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
-def test_evaluate_against_formula(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measures_of_test_rows_against_formula(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpifl.problems.rows.CHUNK", 13)
     problem, _ = built(model, l2=0.3)
     x = np.random.default_rng(5).standard_normal(problem.d)
-    rows = Synthetic().read(None, False, 3)  # type: ignore[arg-type]
-    found = problem.evaluate(x)
-    for kind, a, y in (("train", rows.x, rows.y), ("test", rows.x_test, rows.y_test)):
-        expected = -log_probabilities(model, x, a)[np.arange(len(y)), y].mean()
-        more = 0.15 * squares(model, x) if kind == "train" else 0
-        assert found[f"{kind}_loss"] == pytest.approx(expected + more, rel=1e-12)
-    assert found["test_accuracy"] == (log_probabilities(model, x, rows.x_test).argmax(1) == rows.y_test).mean()
+    rows, found = Synthetic().read(None, False, 3), problem.evaluate(x)  # type: ignore[arg-type]
+    scores = log_probabilities(model, x, rows.x_test)
+    expected = -scores[np.arange(len(rows.y_test)), rows.y_test].mean()
+    assert found["test_loss"] == pytest.approx(expected, rel=1e-12)
+    assert found["test_accuracy"] == (scores.argmax(1) == rows.y_test).mean()
+
+
+def test_cross_entropy() -> None:
+    """log sum_j exp(s_j) - s_y; of equal scores the first class is the highest. Scores that have no exponential have a
+    loss; those that are infinite have none."""
+    scores = np.log(np.array([[1.0, 2.0, 5.0], [1.0, 1.0, 2.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]))
+    before = scores.copy()
+    losses, right = cross_entropy(scores, np.array([2, 0, 0, 2]))
+    assert losses == pytest.approx(np.log([8 / 5, 4, 3, 3])) and right == 2
+    assert cross_entropy(scores[:1], np.array([2]))[0] == pytest.approx(np.log([8 / 5])) and (scores == before).all()
+    with np.errstate(over="ignore", invalid="ignore"):
+        diverged = np.array([[1e4, 0.0], [0.0, 1e4], [np.inf, 0.0]], np.float32)
+        losses, right = cross_entropy(diverged, np.array([0, 0, 1]))
+    assert losses[:2].tolist() == [0, 1e4] and np.isnan(losses[2]) and right == 1
+    assert cross_entropy(np.empty((0, 3)), np.empty(0, np.int64))[0].shape == (0,)
 
 
 def test_rows_evaluated_at_once() -> None:
@@ -208,13 +204,6 @@ def test_train_loss_is_the_weighted_sum_of_the_clients(model: Any) -> None:
     assert problem.evaluate(x)["train_loss"] == pytest.approx(sum(f.share * f.loss(x) for f in clients))
 
 
-def test_fedpd_has_nothing_to_test_on() -> None:
-    problem, _ = built(NonconvexLogistic())
-    found = problem.evaluate(np.zeros(problem.d))
-    assert found["train_loss"] == pytest.approx(np.log(2))
-    assert np.isnan(found["test_loss"]) and np.isnan(found["test_accuracy"])
-
-
 @pytest.mark.parametrize(("law", "std"), [(Uniform(half_width=0.5), 12**-0.5), (Normal(std=0.2), 0.2)])
 def test_initial_model(law: Any, std: float) -> None:
     problem = load(ProblemConfig(model=Logistic(init=law)))
@@ -223,7 +212,7 @@ def test_initial_model(law: Any, std: float) -> None:
     assert (x == problem.initial(3)).all() and (x != problem.initial(4)).all()
 
 
-@pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
+@pytest.mark.parametrize("model", [*CLASSIFIERS, Linear(bias=True)], ids=str)
 def test_mean_of_the_rows_gradients_and_of_their_squares(model: Any) -> None:
     """The Fisher information leaves the regulariser out."""
     (problem, f), (_, regularised) = built(model, l2=0.0), built(model, l2=0.3)
@@ -237,6 +226,7 @@ def test_mean_of_the_rows_gradients_and_of_their_squares(model: Any) -> None:
 def test_initial_model_is_scaled_by_layer() -> None:
     """U(-1/sqrt(m), 1/sqrt(m)), m the inputs of the layer: 60 for W1 and b1, the hidden units for W2 and b2."""
     problem, _ = built(Mlp(hidden=400))
+    assert problem.layout == [("W1", (60, 400)), ("b1", (400,)), ("W2", (400, 10)), ("b2", (10,))]
     x = problem.initial(3)
     for part, m in zip(np.split(x, np.cumsum([24000, 400, 4000])), (60, 60, 400, 400), strict=True):
         assert np.abs(part).max() < m**-0.5

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifl.errors import ConfigError
 from mpifl.problems import DATA, ProblemConfig, Rows, load
 from mpifl.problems.data import Digits, Mnist
 from mpifl.problems.dirichlet import Dirichlet
 from mpifl.problems.models import Logistic
 from mpifl.problems.partitions import NearIid
+from tests.problems.conftest import refusal
 
 MNIST_COUNTS = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
 
@@ -60,24 +60,22 @@ def test_area_setting(data_root: Path) -> None:
     assert model.regulariser(x, 1e-3, problem.layout) == pytest.approx(1e-3 / 2 * 7840 / 12, rel=0.02)
 
 
-def test_near_iid_sizes(data_root: Path) -> None:
-    read(data_root, "mnist")
-    problem = load(ProblemConfig(data=Mnist(), root=str(data_root), clients=4, partition=NearIid()))
-    part = int((MNIST_COUNTS // 4).sum())
-    assert problem.samples.tolist() == [part, part, part, 60000 - 3 * part]
-
-
 def test_digits() -> None:
+    """The rows are scikit-learn's own 8 x 8 images, shuffled before the split."""
+    from sklearn.datasets import load_digits
+
     rows = Digits().read(Path("nowhere"), False, None)
-    assert rows.x.shape == (1497, 64) and rows.x_test.shape == (300, 64)
+    assert rows.x.shape == (1497, 64) and rows.x_test.shape == (300, 64) and rows.shape == (1, 8, 8)
     assert rows.x.max() == 16 and rows.divisor == 16
+    ours = {row.tobytes() for row in np.concatenate([rows.x, rows.x_test]).reshape(-1, 8, 8)}
+    assert ours == {image.astype(np.uint8).tobytes() for image in load_digits().images}
     both = np.bincount(np.concatenate([rows.y, rows.y_test]))
     assert both.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's count of each digit
-    assert np.bincount(rows.y_test, minlength=10).min() > 15  # shuffled before the split
+    assert np.bincount(rows.y_test, minlength=10).min() > 15
 
 
 def test_more_clients_than_rows() -> None:
-    with pytest.raises(ConfigError, match=r"problem.clients=1498: there are 1497 training rows; expected at most 1497"):
+    with refusal(r"problem.clients=1498: there are 1497 training rows; expected at most 1497"):
         load(ProblemConfig(clients=1498))
-    with pytest.raises(ConfigError, match=r"problem.clients=200: client 0 would have no rows; expected fewer clients"):
+    with refusal(r"problem.clients=200: client 0 would have no rows; expected fewer clients"):
         load(ProblemConfig(clients=200, partition=NearIid()))

@@ -1,4 +1,4 @@
-"""LEAF's Sent140 and Shakespeare in its own JSON layout: tokens, owners, chosen users, good and damaged files."""
+"""LEAF's Sent140, Shakespeare and FEMNIST in its JSON layout: rows, owners, chosen users, good and damaged files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.errors import ConfigError
-from mpifl.problems import DATA
+from mpifl.problems import DATA, ProblemConfig, load
 from mpifl.problems.problem import Rows
-from tests.problems.conftest import LETTERS, Users, write_leaf
+from tests.problems.conftest import LETTERS, Users, refusal, write_leaf
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -58,7 +57,7 @@ def test_sent140_by_hand(tmp_path: Path) -> None:
 
 
 def test_sent140_against_leafs_own_code(tmp_path: Path) -> None:
-    """LEAF's line_to_indices on random text, its index for unknown words and padding apart."""
+    """LEAF's line_to_indices on random text, its index for unknown words and padding apart. Labels are 0 and 4."""
     draw = random.Random(0)
     lines = ["".join(draw.choices("aB'é_1 .,!?;:@#-", k=draw.randrange(90))) for _ in range(200)]
     users = tweets(**{f"u{k}": [(line, 4 * (k % 2)) for line in lines[4 * k : 4 * k + 4]] for k in range(50)})
@@ -72,11 +71,6 @@ def test_sent140_against_leafs_own_code(tmp_path: Path) -> None:
     rows = read("sent140", tmp_path, vocabulary=30)
     assert windows(rows) == expected
     assert rows.y.tolist() == [k // 4 % 2 for k in range(200)] and len(rows.y_test) == 0
-
-
-def test_labels_0_and_4_are_0_and_1(tmp_path: Path) -> None:
-    write_leaf(tmp_path / "train", tweets(ann=[("a", 4), ("b", 0), ("c", 4)]))
-    assert read("sent140", tmp_path).y.tolist() == [1, 0, 1]
 
 
 def test_many_words_take_more_bytes(tmp_path: Path) -> None:
@@ -127,6 +121,30 @@ def test_other_characters_are_spaces(tmp_path: Path) -> None:
     assert spelt(rows, "x", rows.y) == [" a" * 40 + " ", " " + "b" * 79 + "c"]
 
 
+def writer(k: int, rows: int) -> dict[str, list[Any]]:
+    """A writer as data_to_json.py writes one: pixels/255, and labels up to 61."""
+    generator = np.random.default_rng(k)
+    pixels = generator.integers(0, 256, (rows, 784))
+    return {"x": (pixels / 255).tolist(), "y": generator.integers(0, 62, rows).tolist()}
+
+
+def test_femnist(tmp_path: Path) -> None:
+    made = [writer(1, 3), writer(2, 1), writer(3, 2)]
+    write_leaf(tmp_path / "train", {"f0001_41": made[0], "f0002_42": made[1]}, "all_data_0.json")
+    write_leaf(tmp_path / "train", {"f0000_14": made[2]}, "all_data_1.json")
+    write_leaf(tmp_path / "test", {"f0002_42": writer(4, 2), "f0003_43": writer(5, 1)})
+    rows = read("femnist", tmp_path)
+    assert rows.x.dtype == np.float32 and rows.divisor == 1
+    assert rows.x.tolist() == np.concatenate([each["x"] for each in made]).astype(np.float32).tolist()
+    assert rows.y.tolist() == [y for each in made for y in each["y"]]
+    assert rows.owner is not None and rows.owner.tolist() == [0, 0, 0, 1, 2, 2]
+    assert rows.owner_test is not None and rows.owner_test.tolist() == [1, 1, -1]
+    assert rows.x_test.dtype == np.float32 and rows.y_test.tolist() == writer(4, 2)["y"] + writer(5, 1)["y"]
+    assert rows.classes == 62 and rows.shape == (1, 28, 28)
+    problem = load(ProblemConfig(data=DATA["femnist"](path=str(tmp_path))))  # type: ignore[call-arg]
+    assert problem.samples.tolist() == [3, 1, 2] and problem.d == 784 * 62
+
+
 @pytest.mark.parametrize("name", ["sent140", "leaf-shakespeare"])
 def test_chosen_users(tmp_path: Path, name: str, cache: Path) -> None:
     """User k has k training rows and one test row, `x` no training rows; tokens are made once for all choices."""
@@ -153,24 +171,21 @@ def test_chosen_users(tmp_path: Path, name: str, cache: Path) -> None:
         assert len(rows.y) == sum(counts) and len(rows.y_test) == 5
         draws.add(tuple(counts))
     assert len(draws) > 1 and len(list((cache / "tokens").iterdir())) == 1
-    with pytest.raises(
-        ConfigError, match=r"^problem.data.users=8: .* has 7 users with at least 6 training rows; expected at most 7$"
-    ):
+    with refusal(r"^problem.data.users=8: .* has 7 users with at least 6 training rows; expected at most 7$"):
         read(name, tmp_path, users=8, min_samples=6)
-    with pytest.raises(ConfigError, match=f"^data file={tmp_path}: it has no users with at least 13 training rows"):
+    with refusal(f"^data file={tmp_path}: it has no users with at least 13 training rows"):
         read(name, tmp_path, min_samples=13)
 
 
-GOOD_TWEET, GOOD_WINDOW = tweet("u", "hello"), "x" * 80
+GOOD_TWEET, GOOD_WINDOW, PIXELS = tweet("u", "hello"), "x" * 80, [0.5] * 784
+GOOD = {"sent140": ([GOOD_TWEET], [1]), "leaf-shakespeare": ([GOOD_WINDOW], ["t"]), "femnist": ([PIXELS], [61])}
 
 
 @pytest.mark.parametrize(
     ("name", "x", "y", "text"),
     [
         ("sent140", [GOOD_TWEET], [2], r"y has labels beyond 0 and 1, or 0 and 4"),
-        ("sent140", [GOOD_TWEET], [0.5], r"y is not a whole number for each of 1 rows"),
         ("sent140", [GOOD_TWEET], ["1"], r"y is not a whole number for each of 1 rows"),
-        ("sent140", [GOOD_TWEET], [1, 0], r"y is not a whole number for each of 1 rows"),
         ("sent140", [GOOD_TWEET[:4]], [1], "not a list of rows of id, date, query, user and text"),
         ("sent140", ["hello"], [1], "not a list of rows of id, date, query, user and text"),
         ("sent140", [[*GOOD_TWEET[:4], 7]], [1], "not a list of rows of id, date, query, user and text"),
@@ -180,29 +195,28 @@ GOOD_TWEET, GOOD_WINDOW = tweet("u", "hello"), "x" * 80
         ("leaf-shakespeare", [GOOD_WINDOW], ["t", "o"], "not strings of 80 characters, and one character after each"),
         ("leaf-shakespeare", [["x"] * 80], ["t"], "expected str"),
         ("leaf-shakespeare", [[0.1]], [1], ""),
-        ("leaf-shakespeare", [], [], "no rows"),
+        ("femnist", [PIXELS], [62], "y has labels beyond 0 to 61"),
+        ("femnist", [PIXELS], [-1], "y has labels beyond 0 to 61"),
+        ("femnist", [PIXELS], [0, 1], "y is not a whole number for each of 1 rows"),
+        ("femnist", [PIXELS, PIXELS[1:]], [0, 1], ""),
+        ("femnist", [PIXELS[1:]], [0], "x has no images of 784 numbers between 0 and 1"),
+        ("femnist", [[*PIXELS[1:], 255]], [0], "x has no images of 784 numbers between 0 and 1"),
+        ("femnist", [[*PIXELS[1:], float("nan")]], [0], "x has no images of 784 numbers between 0 and 1"),
+        ("femnist", [[*PIXELS[1:], "white"]], [0], ""),
     ],
 )
 def test_bad_user(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: str) -> None:
-    good = tweets(v=[("a", 1)]) if name == "sent140" else {"v": {"x": [GOOD_WINDOW], "y": ["t"]}}
-    file = write_leaf(tmp_path / "train", {**good, "u": {"x": x, "y": y}})
-    with pytest.raises(ConfigError, match=rf"^data file={file}: user u: .*{text}"):
+    file = write_leaf(tmp_path / "train", {"v": dict(zip("xy", GOOD[name])), "u": {"x": x, "y": y}})
+    with refusal(rf"^data file={file}: user u: .*{text}"):
         read(name, tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     for name in ("sent140", "leaf-shakespeare"):
-        with pytest.raises(
-            ConfigError,
-            match=f"^problem.data.path={name}: there is no such folder .* under the data root {tmp_path}; expected",
-        ):
+        with refusal(f"^problem.data.path={name}: there is no such folder .* under the data root {tmp_path}; expected"):
             DATA[name]().read(tmp_path, False, None)
-        with pytest.raises(
-            ConfigError, match=rf"^data file={tmp_path}/train/\*.json: no such file; expected at least one json file$"
-        ):
+        with refusal(rf"^data file={tmp_path}/train/\*.json: no such file; expected at least one json file$"):
             read(name, tmp_path)
     write_leaf(tmp_path / "train", {})
-    with pytest.raises(
-        ConfigError, match=f"^data file={tmp_path}/train: no user has rows; expected at least one user with rows$"
-    ):
+    with refusal(f"^data file={tmp_path}/train: no user has rows; expected at least one user with rows$"):
         read("sent140", tmp_path)

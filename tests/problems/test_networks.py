@@ -1,16 +1,21 @@
-"""The torch networks: scores against NumPy and torchvision, and what norms average over."""
+"""The torch networks: scores against NumPy and torchvision, what norms average over, and what is refused."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.signal import correlate2d
 
+from mpifl.config.registry import FAMILIES
+from mpifl.config.schema import Reader
+from mpifl.errors import ConfigError
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models import networks
 from mpifl.problems.models.networks import CharLstm, Cnn, Lstm, Resnet, TorchLogistic, TorchMlp, Vgg11
+from tests.problems.conftest import refusal
 from tests.tiers import long
 
 torch = pytest.importorskip("torch")
@@ -248,9 +253,7 @@ def lstm_size(inputs: int, hidden: int) -> int:
 @pytest.mark.parametrize(
     ("model", "shape", "classes", "vocabulary", "expected"),
     [
-        (TorchMlp(hidden=(32,)), (60,), 10, 0, 61 * 32 + 33 * 10),  # FedDR's three
-        (TorchMlp(hidden=(128,)), (784,), 10, 0, 785 * 128 + 129 * 10),
-        (TorchMlp(hidden=(128,)), (784,), 26, 0, 785 * 128 + 129 * 26),
+        (TorchMlp(hidden=(128,)), (784,), 26, 0, 785 * 128 + 129 * 26),  # FedDR's
         # FEMNIST: 28 x 28 is pooled twice to 7 x 7
         (Cnn(), MNIST, 62, 0, 32 * (25 + 1) + 64 * (32 * 25 + 1) + 2048 * (64 * 7 * 7 + 1) + 62 * (2048 + 1)),
         (CharLstm(), (80,), 80, 80, 80 * 8 + lstm_size(8, 256) + 80 * (256 + 1)),  # Shakespeare
@@ -263,7 +266,6 @@ def lstm_size(inputs: int, hidden: int) -> int:
         # torchvision's count less its three dense layers for 1000 classes
         (Vgg11(norm="none"), CIFAR, 10, 0,
          132_863_336 - 4096 * (512 * 49 + 1) - 4096 * 4097 - 1000 * 4097 + 513 * 10),
-        (Vgg11(), CIFAR, 10, 0, VGG + 513 * 10),
         (Vgg11(norm="batch"), CIFAR, 10, 0, VGG + 513 * 10),
         (Vgg11(hidden=(20,)), CIFAR, 10, 0, VGG + 513 * 20 + 21 * 10),
     ],
@@ -289,3 +291,42 @@ def test_size_of_small_resnets(depth: int, millions: float) -> None:
     assert round(found / 1e6, 2) == millions
     assert found == small_resnet((depth - 2) // 6) == size(Resnet(depth=depth, norm="batch"), CIFAR)
     assert size(Resnet(depth=depth, norm="none"), MNIST, 62) == small_resnet((depth - 2) // 6, 1, 62, 1)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("cls", "options", "key"),
+    [
+        (TorchMlp, {"hidden": ()}, "hidden"),
+        (Cnn, {"channels": ()}, "channels"),
+        (Resnet, {"depth": 19}, "depth"),
+        (Resnet, {"groups": 32}, "groups"),
+        (Resnet, {"depth": 18, "groups": 48}, "groups"),
+        (Vgg11, {"groups": 128}, "groups"),
+    ],
+)
+def test_wrong_options(cls: Any, options: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        cls(**options)
+    assert error.value.key == key
+    with refusal(r"channels=7: not valid; expected a list of integers of at least 1"):
+        Reader(Cnn, {"channels": 7}, FAMILIES).read()
+
+
+@pytest.mark.parametrize(
+    ("models", "shape", "vocabulary", "expected"),
+    [
+        ([Cnn(), *FLAT, Resnet(), Vgg11()], (25,), 80, "these data are text; expected char-lstm or lstm"),
+        (TEXT, MNIST, 0, "these data are not text"),
+        ([Cnn(), Resnet(), Vgg11()], (64,), 0, "these data are not images"),
+        ([Cnn(channels=(2, 2, 2, 2))], (1, 20, 15), 0, "the images are 20 x 15; expected at least 16 x 16"),
+        ([Resnet()], (1, 8, 7), 0, "the images are 8 x 7; expected at least 8 x 8"),
+        ([Resnet(depth=18, norm="batch")], (1, 8, 8), 0, "the images are 8 x 8; expected at least 9 x 9"),
+        ([Vgg11()], (3, 32, 33), 0, "the images are 32 x 33; expected at most 32 x 32"),
+    ],
+)
+def test_rows_that_do_not_fit(models: list[Any], shape: tuple[int, ...], vocabulary: int, expected: str) -> None:
+    for model in models:
+        with refusal(re.escape(expected)) as error:
+            model.build(shape, 2, vocabulary)
+        assert (error.value.key, error.value.value) == ("problem.model", model.name)

@@ -12,13 +12,12 @@ import pytest
 
 import mpifl
 from mpifl.config.read import job_from_dict, job_to_dict
-from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load
 from mpifl.problems.data import Folder, Leaf
 from mpifl.problems.partitions import Iid
 from mpifl.problems.problem import Rows
 from mpifl.problems.rows import _check_range
-from tests.problems.conftest import write_leaf
+from tests.problems.conftest import refusal, write_leaf
 
 
 @pytest.mark.parametrize("name", ["synthetic_0_0", "synthetic_0.5_0.5", "synthetic_1_1", "synthetic_iid"])
@@ -39,40 +38,12 @@ def test_leaf_again_split(tmp_path: Path) -> None:
     assert problem.samples.tolist() == [2, 2, 2] and np.isnan(problem.evaluate(np.zeros(4))["test_accuracy"])
 
 
-@pytest.mark.parametrize(
-    "users",
-    [
-        {"u": {"x": ["to be or not"], "y": ["t"]}},
-        {"u": {"x": [[1, 2], [3]], "y": [0, 1]}},
-        {"u": {"x": [[1, 2]], "y": [0, 1]}},
-        {"u": {"x": [[1, 2]], "y": [0.5]}},
-        {"u": {"y": [1]}},
-        {"u": {"x": [[1, 2]], "y": [0]}, "v": {"x": [[1, 2, 3]], "y": [0]}},
-        {"u": {"x": [[1, float("nan")]], "y": [0]}},
-        {"u": {"x": [[1, 2]], "y": [-3]}},
-        {"u": {"x": [[1, 2]], "y": [1000000]}},
-        {"u": {"x": [[1, 2]], "y": [1e300]}},
-        {"u": {"x": [[1, 2]], "y": [float("inf")]}},
-    ],
-)
-def test_bad_leaf(tmp_path: Path, users: dict[str, Any]) -> None:
-    write_leaf(tmp_path / "train", users)
-    with pytest.raises(ConfigError, match=f"data file={tmp_path}"):
-        load(ProblemConfig(data=Leaf(path=str(tmp_path))))
-
-
 def test_broken_leaf(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"problem.data.path=: missing; expected the path of a folder"):
+    with refusal(r"problem.data.path=: missing; expected the path of a folder"):
         load(ProblemConfig(data=Leaf()))
     (tmp_path / "train").mkdir()
-    with pytest.raises(ConfigError, match="at least one json file"):
-        load(ProblemConfig(data=Leaf(path=str(tmp_path))))
     (tmp_path / "train/a.json").write_text('{"users": ["u"]')
-    with pytest.raises(ConfigError, match=r"a.json"):
-        load(ProblemConfig(data=Leaf(path=str(tmp_path))))
-    for name in ("a.json", "b.json"):
-        write_leaf(tmp_path / "train", {"u": {"x": [[1, 2]], "y": [0]}}, name)
-    with pytest.raises(ConfigError, match=r"user u: another file has this user too"):
+    with refusal(f"data file={tmp_path}/train/a.json: "):
         load(ProblemConfig(data=Leaf(path=str(tmp_path))))
 
 
@@ -99,49 +70,27 @@ def test_files_that_are_left_out_are_named_in_one_line(tmp_path: Path, caplog: p
     load(ProblemConfig(data=Folder(path=str(tmp_path))))
     assert caplog.messages == [f"{tmp_path}: 1 file is left out, such as c\\x1b.parquet; {read}"]
     (tmp_path / "a.npz").unlink()
-    with pytest.raises(ConfigError, match=r"no file ends in .*; it has 2 others, such as c"):
+    with refusal(r"no file ends in .*; it has 2 others, such as c"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
 def test_leaf_files_that_are_left_out_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for k, name in enumerate(("a.json", "b.JSON")):
-        write_leaf(tmp_path / "train", {f"u{k}": {"x": [[1, 2]], "y": [0]}}, name)
-    write_leaf(tmp_path / "test", {"u0": {"x": [[1, 2]], "y": [0]}}, "a.json")
+    for half in ("train", "test"):
+        write_leaf(tmp_path / half, {"u0": {"x": [[1, 2]], "y": [0]}})
     (tmp_path / "test/notes.txt").write_text("")
-    problem = load(ProblemConfig(data=Leaf(path=str(tmp_path))))
-    assert problem.samples.tolist() == [1, 1]
-    assert caplog.messages == [
-        f"{tmp_path}/test: 1 file is left out, such as notes.txt; those that are read end in .json"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arrays", "text"),
-    [
-        ({"x": np.ones((2, 3))}, "no array y; it has x; expected the arrays x and y"),
-        ({"x": np.ones((2, 3)), "y": [0, 2**40]}, "the largest label is 1099511627776; expected labels"),
-        (
-            {"x": np.ones((2, 3)), "y": [0, 1], "x_test": np.ones((1, 3))},
-            "no array y_test; it has x, x_test, y; expected",
-        ),
-    ],
-)
-@pytest.mark.parametrize("kind", ["npz", "h5"])
-def test_bad_folder(tmp_path: Path, arrays: dict[str, Any], text: str, kind: str) -> None:
-    write(tmp_path / f"a.{kind}", **arrays)
-    with pytest.raises(ConfigError, match=f"data file={tmp_path}.*{text}"):
-        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    load(ProblemConfig(data=Leaf(path=str(tmp_path))))
+    line = f"{tmp_path}/test: 1 file is left out, such as notes.txt; those that are read end in .json"
+    assert caplog.messages == [line]
 
 
 def test_hdf5_with_what_is_no_array(tmp_path: Path) -> None:
     for x in (h5py.Empty("f8"), "text", h5py.SoftLink("/nowhere")):
         write(tmp_path / "a.h5", x=x, y=[0, 1])
-        with pytest.raises(ConfigError, match=r"a\.h5: "):
+        with refusal(r"a\.h5: "):
             load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
-@pytest.mark.parametrize("name", ["x", "x_test"])
-@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3)])
+@pytest.mark.parametrize(("name", "shape"), [("x", (2, 3, 3)), ("x_test", (2, 3))])
 def test_numbers_beyond_the_type_are_named_by_their_file_and_place(
     tmp_path: Path, name: str, shape: tuple[int, ...]
 ) -> None:
@@ -153,20 +102,20 @@ def test_numbers_beyond_the_type_are_named_by_their_file_and_place(
     beyond[1, 2] = -1e300
     write(tmp_path / "b.npz", **{**arrays, name: beyond})
     at = rf"{name}\[1, 2\]" if len(shape) == 2 else rf"an entry of {name}\[1\]"
-    with pytest.raises(ConfigError, match=rf"b\.npz: {at} is -1e\+300, beyond 3.4e\+38; .*problem.dtype=float64"):
+    with refusal(rf"b\.npz: {at} is -1e\+300, beyond 3.4e\+38; .*problem.dtype=float64"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
     assert load(ProblemConfig(data=Folder(path=str(tmp_path)), dtype="float64")).shard(0)[0].max() == x.max()
 
 
 def test_numbers_beyond_the_type_without_a_file_are_named_by_their_row() -> None:
     rows = Rows(np.array([[1.0], [1e300]]), np.zeros(2, int), np.empty((0, 1)), np.empty(0, int), 2)
-    with pytest.raises(ConfigError, match=r"dtype=float32: row 1 of x has 1e\+300, beyond .*; expected float64"):
+    with refusal(r"dtype=float32: row 1 of x has 1e\+300, beyond .*; expected float64"):
         _check_range(rows, np.dtype("float32"))
 
 
 def test_another_number_of_clients_than_files(tmp_path: Path) -> None:
     write(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
-    with pytest.raises(ConfigError, match=r"problem.clients=5: the data have 1; expected 1, or null"):
+    with refusal(r"problem.clients=5: the data have 1; expected 1, or null"):
         load(ProblemConfig(data=Folder(path=str(tmp_path)), clients=5))
 
 
@@ -198,28 +147,13 @@ def test_labels_of_a_job_file_come_back_the_same() -> None:
     ],
 )
 def test_wrong_classes_of_labels(labels: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+    with refusal(says):
         Folder(path="x", labels=labels)
-
-
-@pytest.mark.parametrize(
-    ("second", "says"),
-    [
-        ("a,b,kind\n1,2,0,7\n", "row 1 has 4 values; expected one for each of the 3 columns"),
-        ('a,b,kind\n1,2,"0\n', "cannot be read: .*; expected an undamaged .csv file"),
-        ("", "has no such column; it has none"),
-    ],
-)
-def test_a_table_that_is_wrong_is_named(tmp_path: Path, second: str, says: str) -> None:
-    (tmp_path / "a.csv").write_text("a,b,kind\n1,2,0\n1,2,1\n")
-    (tmp_path / "b.csv").write_text(second)
-    with pytest.raises(ConfigError, match=f"b.csv.*{says}"):
-        load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
 
 
 def test_the_target_is_for_tables(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", x=np.ones((2, 3)), y=[0, 1])
-    with pytest.raises(ConfigError, match=r"problem.data.target=kind: .* has no .csv file, .*; expected null"):
+    with refusal(r"problem.data.target=kind: .* has no .csv file, .*; expected null"):
         load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
 
 
@@ -227,5 +161,5 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     for name in ("north", "south"):
         (tmp_path / name).mkdir()
     write(tmp_path / "north/a.npz", x=np.ones((1, 3)), y=[0])
-    with pytest.raises(ConfigError, match=f"data file={tmp_path}/south: no file ends in .*; expected the files of a"):
+    with refusal(f"data file={tmp_path}/south: no file ends in .*; expected the files of a"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))

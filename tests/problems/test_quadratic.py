@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models import Quadratic
 from mpifl.problems.models.quadratic import QuadraticProblem
+from tests.problems.conftest import refusal
 
 
 def built(model: Quadratic, clients: int | None = None) -> QuadraticProblem:
@@ -69,5 +69,5 @@ def test_noise_belongs_to_client_and_round() -> None:
     ],
 )
 def test_bad_quadratic(given: dict, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}="):
+    with refusal(f"^{key}="):
         Quadratic(**given)

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpifl.errors import ConfigError
 from mpifl.problems import DATA
 from mpifl.problems.problem import Rows
-from tests.problems.conftest import LETTERS
+from tests.problems.conftest import LETTERS, refusal
 from tests.tiers import examples
 
 Roles = list[tuple[str, str, str]]
@@ -80,9 +79,7 @@ def test_rows_are_all_windows_of_both_parts(
     parts = [(text[:cut], text[cut:]) for text, cut in zip(texts, cuts, strict=True) if cut > window]
     options = {"window": window, "stride": stride, "test": eighths / 8, "min_characters": 0}
     if not parts:
-        with pytest.raises(
-            ConfigError, match=f"{file}: it has no roles .* a training row of {window} characters; expected"
-        ):
+        with refusal(f"{file}: it has no roles .* a training row of {window} characters; expected"):
             read(file, **options)
         return
     rows = read(file, **options)
@@ -116,13 +113,9 @@ def test_drawn_roles(tmp_path: Path) -> None:
         assert sorted(set(draws[-1]), key=everyone.index) == draws[-1] and len(draws[-1]) == 7
         assert rows.owner is not None and rows.owner.tolist() == [k for k in range(7) for _ in range(8)]
     assert len({*map(tuple, draws)}) > 1
-    with pytest.raises(
-        ConfigError, match=rf"^problem.data.roles=21: .*{file} has 20 roles .* 6 characters .*; expected at most 20$"
-    ):
+    with refusal(rf"^problem.data.roles=21: .*{file} has 20 roles .* 6 characters .*; expected at most 20$"):
         read(file, **options, roles=21)
-    with pytest.raises(
-        ConfigError, match=r"it has no roles of at least 11 characters .*; expected at least one of them$"
-    ):
+    with refusal(r"it has no roles of at least 11 characters .*; expected at least one of them$"):
         read(file, window=2, min_characters=11)
 
 
@@ -131,7 +124,7 @@ def test_file_is_looked_for_under_the_root_too(tmp_path: Path) -> None:
     write(tmp_path / "shakespeare/mit_roles.jsonl", [("p", "A", "x" * 2000)])
     assert len(DATA["shakespeare"]().read(tmp_path, False, None).y) == 1600 - 80
     line = r"^problem.data.path=shakespeare/mit_roles.jsonl: there is no such file .* nowhere; expected an existing"
-    with pytest.raises(ConfigError, match=line):
+    with refusal(line):
         DATA["shakespeare"]().read(Path("nowhere"), False, None)
 
 
@@ -150,9 +143,8 @@ def test_cut_file(tmp_path: Path, length: int) -> None:
         rows = read(file, window=4, min_characters=0)
         assert rows.owner is not None and rows.owner[-1] == lines - 1
     else:
-        with pytest.raises(
-            ConfigError,
-            match=f"^data file={file}: (line {lines + 1}: .*; expected a json object|no lines; expected at least one)",
+        with refusal(
+            f"^data file={file}: (line {lines + 1}: .*; expected a json object|no lines; expected at least one)"
         ):
             read(file, window=4, min_characters=0)
 
@@ -163,9 +155,7 @@ def test_cut_file(tmp_path: Path, length: int) -> None:
 def test_bad_line(tmp_path: Path, line: str) -> None:
     file = tmp_path / "roles.jsonl"
     file.write_bytes(WHOLE + line.encode() + b"\n")
-    with pytest.raises(
-        ConfigError, match=f"^data file={file}: line 4: .*; expected a json object with role and text in each line$"
-    ):
+    with refusal(f"^data file={file}: line 4: .*; expected a json object with role and text in each line$"):
         read(file)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.problems.data.cache import Arrays, cached
+from tests.problems.conftest import refusal
 
 ARRAYS = {"tokens": np.arange(1000, dtype=np.uint16), "ends": np.array([400, 1000])}
 Make = Callable[..., Path]
@@ -124,7 +125,7 @@ def test_several_at_once(tmp_path: Path, cache: Path, damaged: bool) -> None:
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path, cache: Path) -> None:
     source = tmp_path / "source"
     source.write_text("x")
-    with pytest.raises(ConfigError, match=r"^data file=bad: bad; expected good$"):
+    with refusal(r"^data file=bad: bad; expected good$"):
         cached("text", {}, [source], lambda: (_ for _ in ()).throw(ConfigError("data file", "bad", "bad", "good")))
     with pytest.raises(ValueError, match="allow_pickle"):
         cached("text", {}, [source], lambda: {**ARRAYS, "things": np.array([{}])})
@@ -146,17 +147,12 @@ def test_where_it_is(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_a_folder_that_cannot_be_written(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "file"))
-    with pytest.raises(
-        ConfigError,
-        match=f"^MPIFL_CACHE={tmp_path / 'file'}: cannot be written: .*; expected a folder that can be written$",
-    ):
+    with refusal(f"^MPIFL_CACHE={tmp_path / 'file'}: cannot be written: .*; expected a folder that can be written$"):
         make()
 
 
 def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=f"^data file={tmp_path / 'gone'}: cannot be read: .*; expected a readable file$"
-    ):
+    with refusal(f"^data file={tmp_path / 'gone'}: cannot be read: .*; expected a readable file$"):
         cached("text", {}, [tmp_path / "gone"], lambda: ARRAYS)
 
 

@@ -39,22 +39,25 @@ CASES: dict[str, Case] = {}
 GOOD: list[str] = []  # names of those that are read
 WRONG: list[str] = []  # names of those that are refused
 Writer = Callable[[Path], Any]
+Change = Callable[[np.ndarray, np.ndarray], tuple[Any, ...]]  # the arrays of a file, from x and y
 
 
 def right(line: str = "", **data: Any) -> Callable[[Writer], Writer]:
     def keep(write: Writer) -> Writer:
-        CASES[write.__name__] = Case(write, "", line, data)
-        GOOD.append(write.__name__)
-        return write
+        return kept(GOOD, write.__name__, Case(write, "", line, data))
 
     return keep
 
 
+def kept(among: list[str], name: str, case: Case) -> Writer:
+    CASES[name] = case
+    among.append(name)
+    return case.write
+
+
 def refused(says: str, **data: Any) -> Callable[[Writer], Writer]:
     def keep(write: Writer) -> Writer:
-        CASES[write.__name__] = Case(write, says, "", data)
-        WRONG.append(write.__name__)
-        return write
+        return kept(WRONG, write.__name__, Case(write, says, "", data))
 
     return keep
 
@@ -87,7 +90,7 @@ def table(file: Path, x: np.ndarray, y: Any, names: str = "a,b,c,d,target", end:
     file.write_bytes("".join(line + end for line in lines).encode(open_.get("encoding", "utf-8")))
 
 
-def every(path: Path, change: Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], *shape: int) -> list[Client]:
+def every(path: Path, change: Change, *shape: int) -> list[Client]:
     """Three files of the arrays that `change` makes; returns what they were made of."""
     made = clients(*shape)
     for k, (x, y) in enumerate(made):
@@ -95,7 +98,7 @@ def every(path: Path, change: Callable[[np.ndarray, np.ndarray], tuple[Any, Any]
     return made
 
 
-def second(path: Path, change: Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]) -> list[Client]:
+def second(path: Path, change: Change) -> list[Client]:
     """Three good files, but for the second, which `change` makes."""
     made = every(path, lambda x, y: (x, y))
     npz(path / "site1.npz", *change(*made[1]))
@@ -256,10 +259,15 @@ def wrong_ending(path: Path) -> None:
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
-@right()
-def big_endian(path: Path) -> Any:
-    """The bytes of another machine."""
-    return every(path, lambda x, y: (x.astype(">f8"), y.astype(">i4")))
+STORED: dict[str, tuple[Change, Callable[[np.ndarray], np.ndarray]]] = {  # three files, and the classes for y
+    "big_endian": (lambda x, y: (x.astype(">f8"), y.astype(">i4")), lambda y: y),  # the bytes of another machine
+    "order_of_fortran": (lambda x, y: (np.asfortranarray(x), y), lambda y: y),
+    "labels_that_are_floating_whole_numbers": (lambda x, y: (x, y.astype(float)), lambda y: y),  # as pandas has them
+    "labels_with_gaps": (lambda x, y: (x, y * 3), lambda y: y * 3),  # so many classes as the largest label plus 1
+    "labels_of_minus_one_and_one": (lambda x, y: (x, 2 * (y % 2) - 1), lambda y: y % 2),
+}
+for _name, (_change, _classes) in STORED.items():
+    kept(GOOD, _name, Case(lambda path, c=_change, k=_classes: [(x, k(y)) for x, y in every(path, c)]))
 
 
 @right()
@@ -270,30 +278,6 @@ def small_types(path: Path) -> Any:
     for k, part in enumerate(parts):
         npz(path / f"site{k}.npz", *part)
     return [(x.astype(float), y.astype(int)) for x, y in parts]
-
-
-@right()
-def order_of_fortran(path: Path) -> Any:
-    """Column by column in the file."""
-    return every(path, lambda x, y: (np.asfortranarray(x), y))
-
-
-@right()
-def labels_that_are_floating_whole_numbers(path: Path) -> Any:
-    """As pandas writes them."""
-    return every(path, lambda x, y: (x, y.astype(float)))
-
-
-@right()
-def labels_with_gaps(path: Path) -> Any:
-    """The number of classes is the largest label plus 1."""
-    return [(x, y * 3) for x, y in every(path, lambda x, y: (x, y * 3))]
-
-
-@right()
-def labels_of_minus_one_and_one(path: Path) -> Any:
-    """Classes 0 and 1."""
-    return [(x, y % 2) for x, y in every(path, lambda x, y: (x, 2 * (y % 2) - 1))]
 
 
 @right(labels="sorted")
@@ -341,102 +325,40 @@ class Canary:
         return os.mkdir, ("unpickled",)
 
 
-@refused("site0.npz: y holds Python objects")
-def pickled_array(path: Path) -> None:
-    """Never loaded: the program in it does not run."""
-    x, y = clients()[0]
-    npz(path / "site0.npz", x, np.array([Canary()] * len(y), object))
-
-
-@refused("site1.npz: x[3, 2] is nan")
-def not_a_number(path: Path) -> None:
-    """The line has the place."""
-    second(path, lambda x, y: (changed(x, (3, 2), np.nan), y))
-
-
-@refused("site1.npz: x[0, 1] is -inf")
-def infinite(path: Path) -> None:
-    """Likewise."""
-    second(path, lambda x, y: (changed(x, (0, 1), -np.inf), y))
-
-
-@refused("site0.npz: x_test")
-def not_a_number_in_the_test(path: Path) -> None:
-    """Test rows, too."""
-    x, y = clients()[0]
-    npz(path / "site0.npz", x, y, changed(x, (1, 0), np.nan), y)
-
-
-@refused("site1.npz: x[3, 2] is 1e+300, beyond 3.4e+38")
-def too_large_for_the_type(path: Path) -> None:
-    """Finite in the file and infinite in float32."""
-    second(path, lambda x, y: (changed(x, (3, 2), 1e300), y))
-
-
-@refused("site1.npz: its rows have the shape (3,)")
-def other_features(path: Path) -> None:
-    """One column fewer."""
-    second(path, lambda x, y: (x[:, 1:], y))
-
-
-@refused("site1.npz: x is float64 of shape (5,)")
-def one_axis(path: Path) -> None:
-    """One feature as a row."""
-    second(path, lambda x, y: (x[:, 0], y))
-
-
-@refused("site0.npz: x is float64 of shape ()")
-def no_axis(path: Path) -> None:
-    """A number."""
-    npz(path / "site0.npz", 1.0, 0)
+COLUMNS = [("a", float), ("b", float), ("c", float), ("d", float)]
+SECOND: dict[str, tuple[str, Change]] = {  # the second of three files is wrong: what the line says, and its arrays
+    "pickled_array": ("y holds Python objects", lambda x, y: (x, np.array([Canary()] * len(y), object))),
+    "not_a_number": ("x[3, 2] is nan", lambda x, y: (changed(x, (3, 2), np.nan), y)),
+    "infinite": ("x[0, 1] is -inf", lambda x, y: (changed(x, (0, 1), -np.inf), y)),
+    "not_a_number_in_the_test": ("x_test[1, 0] is nan", lambda x, y: (x, y, changed(x, (1, 0), np.nan), y)),
+    "too_large_for_the_type": ("x[3, 2] is 1e+300, beyond 3.4e+38", lambda x, y: (changed(x, (3, 2), 1e300), y)),
+    "other_features": ("its rows have the shape (3,)", lambda x, y: (x[:, 1:], y)),
+    "one_axis": ("x is float64 of shape (5,)", lambda x, y: (x[:, 0], y)),
+    "no_axis": ("x is float64 of shape ()", lambda x, y: (1.0, 0)),
+    "other_rows": ("y has the shape (4,), and x 5 rows", lambda x, y: (x, y[1:])),
+    "one_hot": ("y has the shape (5, 3)", lambda x, y: (x, np.eye(3)[y])),
+    "test_rows_without_labels": ("no array y_test; it has x, x_test, y; expected", lambda x, y: (x, y, x)),
+    "regression": ("y[0] is 0.5", lambda x, y: (x, y + 0.5)),
+    "missing_label": ("y[2] is nan", lambda x, y: (x, changed(y.astype(float), 2, np.nan))),
+    "negative_label": ("it has the label -1", lambda x, y: (x, changed(y, 2, -1))),
+    "more_classes_than_rows": ("it has the label 5000", lambda x, y: (x, changed(y, 2, 5000))),
+    "huge_label": (
+        "the largest label is 18446744073709551615",
+        lambda x, y: (x, changed(y.astype("u8"), 2, 2**64 - 1)),
+    ),
+    "client_without_rows": ("x has no rows", lambda x, y: (x[:0], y[:0])),
+    "structured": ("x is [(", lambda x, y: (np.array([*map(tuple, x)], COLUMNS), y)),
+    "complex_numbers": ("x is complex128", lambda x, y: (x + 1j, y)),
+    "numbers_as_text": ("x is <U", lambda x, y: (x.astype(str), y)),
+}
+for _name, (_says, _change) in SECOND.items():
+    kept(WRONG, _name, Case(lambda path, c=_change: second(path, c), f"site1.npz: {_says}"))
 
 
 @refused("transpose(0, 2, 3, 1)")
 def channels_first(path: Path) -> None:
     """Images in torch's order."""
     every(path, lambda x, y: (x, y), 3, 8, 8)
-
-
-@refused("site1.npz: y has the shape (4,), and x 5 rows")
-def other_rows(path: Path) -> None:
-    """A label too few."""
-    second(path, lambda x, y: (x, y[1:]))
-
-
-@refused("site1.npz: y has the shape (5, 3)")
-def one_hot(path: Path) -> None:
-    """Labels as vectors."""
-    second(path, lambda x, y: (x, np.eye(3)[y]))
-
-
-@refused("site1.npz: y[0] is 0.5")
-def regression(path: Path) -> None:
-    """Targets that are no labels."""
-    second(path, lambda x, y: (x, y + 0.5))
-
-
-@refused("site1.npz: y[2] is nan")
-def missing_label(path: Path) -> None:
-    """A label that is not known."""
-    second(path, lambda x, y: (x, changed(y.astype(float), 2, np.nan)))
-
-
-@refused("site1.npz: it has the label -1")
-def negative_label(path: Path) -> None:
-    """One of them."""
-    second(path, lambda x, y: (x, changed(y, 2, -1)))
-
-
-@refused("site1.npz: it has the label 5000")
-def large_label(path: Path) -> None:
-    """More classes than rows."""
-    second(path, lambda x, y: (x, changed(y, 2, 5000)))
-
-
-@refused("site1.npz: the largest label is 18446744073709551615")
-def huge_label(path: Path) -> None:
-    """-1 of unsigned integers."""
-    second(path, lambda x, y: (x, changed(y.astype(np.uint64), 2, 2**64 - 1)))
 
 
 @refused("the labels are text, such as cow")
@@ -451,12 +373,6 @@ def label_without_a_class(path: Path) -> None:
     every(path, lambda x, y: (x, NAMES[y]))
 
 
-@refused("site0.npz: x has no rows")
-def client_without_rows(path: Path) -> None:
-    """An empty array."""
-    npz(path / "site0.npz", np.empty((0, 4)), np.empty(0, int))
-
-
 @refused("site0.npz: no array y; it has data, format, indices, indptr, shape, x")
 def sparse(path: Path) -> None:
     """What SciPy saves of a sparse matrix."""
@@ -464,27 +380,6 @@ def sparse(path: Path) -> None:
     scipy.sparse.save_npz(path / "site0.npz", x)
     with zipfile.ZipFile(path / "site0.npz", "a") as archive:
         archive.writestr("x.npy", _bytes(np.ones((2, 2))))
-
-
-@refused("site0.npz: x is [(")
-def structured(path: Path) -> None:
-    """Columns with names."""
-    x, y = clients()[0]
-    npz(path / "site0.npz", np.array([*map(tuple, x)], [("a", float), ("b", float), ("c", float), ("d", float)]), y)
-
-
-@refused("site0.npz: x is complex128")
-def complex_numbers(path: Path) -> None:
-    """No real features."""
-    x, y = clients()[0]
-    npz(path / "site0.npz", x + 1j, y)
-
-
-@refused("site0.npz: x is <U")
-def numbers_as_text(path: Path) -> None:
-    """A table that was read as text."""
-    x, y = clients()[0]
-    npz(path / "site0.npz", x.astype(str), y)
 
 
 @refused("site0.npz: cannot be read: two arrays have the name x")
@@ -582,44 +477,33 @@ def semicolons(path: Path) -> None:
     (path / "a.csv").write_text((path / "a.csv").read_text().replace(",", ";"))
 
 
-TABLES: dict[str, tuple[str, dict[str, str]]] = {  # tables that are refused: what the line says, and the files
-    "missing_value": ("column b has '' in row 2", {"a.csv": "a,b,target\n1,2,0\n3,,1\n"}),  # an empty cell
-    "not_available": (
-        "column b has 'NA' in row 2",
-        {"a.csv": "a,b,target\n1,2,0\n3,NA,1\n"},
-    ),  # another way to say that a value is missing
-    "table_with_nan": ("x[1, 1] is nan", {"a.csv": "a,b,target\n1,2,0\n3,nan,1\n"}),  # a value that is no number
-    "no_label": ("column target has no value in row 2", {"a.csv": "a,b,target\n1,2,0\n3,4,\n"}),  # an empty label
-    "short_row": ("row 2 has 2 values", {"a.csv": "a,b,target\n1,2,0\n3,4\n"}),  # a row that was cut off
-    "other_columns": (
-        "column b is either here or in",
-        {"a.csv": "a,b,target\n1,2,0\n3,4,1\n", "b.csv": "a,c,target\n1,2,0\n3,4,1\n"},
-    ),  # a column in one file alone
-    "column_twice": ("all different", {"a.csv": "a,a,target\n1,2,0\n3,4,1\n"}),  # two columns of one name
-    "numbers_of_rows": (
-        "to_csv(index=False)",
-        {"a.csv": ",a,target\n0,2,0\n1,4,1\n"},
-    ),  # the unnamed first column of pandas is no feature
-    "underscores": (
-        "column a has '1_000' in row 1",
-        {"a.csv": "a,b,target\n1_000,2,0\n3,4,1\n"},
-    ),  # numbers of Python alone
-    "header_alone": ("x has no rows", {"a.csv": "a,b,target\n"}),  # a header without rows
+TABLES: dict[str, tuple[str, str]] = {  # a table after a good one: what the line says, and its text
+    "empty_cell": ("column b has '' in row 2", "a,b,target\n1,2,0\n3,,1\n"),
+    "not_available": ("column b has 'NA' in row 2", "a,b,target\n1,2,0\n3,NA,1\n"),
+    "table_with_nan": ("x[1, 1] is nan", "a,b,target\n1,2,0\n3,nan,1\n"),
+    "no_label": ("column target has no value in row 2", "a,b,target\n1,2,0\n3,4,\n"),
+    "short_row": ("row 2 has 2 values", "a,b,target\n1,2,0\n3,4\n"),
+    "long_row": ("row 1 has 4 values; expected one for each of the 3 columns", "a,b,target\n1,2,0,7\n"),
+    "open_quote": ("cannot be read: ", 'a,b,target\n1,2,"0\n'),
+    "no_table": ("has no such column; it has none", ""),
+    "other_columns": ("column b is either here or in", "a,c,target\n1,2,0\n3,4,1\n"),
+    "column_twice": ("all different", "a,a,target\n1,2,0\n3,4,1\n"),
+    "numbers_of_rows": ("to_csv(index=False)", ",a,target\n0,2,0\n1,4,1\n"),  # the unnamed first column of pandas
+    "numbers_of_python": ("column a has '1_000' in row 1", "a,b,target\n1_000,2,0\n3,4,1\n"),
+    "header_alone": ("x has no rows", "a,b,target\n"),
 }
 
 
-def texts(files: dict[str, str]) -> Writer:
+def after_a_good_table(text: str) -> Writer:
     def write(path: Path) -> None:
-        for name, text in files.items():
-            (path / name).write_text(text)
+        (path / "a.csv").write_text("a,b,target\n1,2,0\n1,2,1\n")
+        (path / "b.csv").write_text(text)
 
     return write
 
 
-for _name, (_says, _files) in TABLES.items():
-    _write = texts(_files)
-    _write.__name__ = _name
-    refused(_says, target="target")(_write)
+for _name, (_says, _text) in TABLES.items():
+    kept(WRONG, _name, Case(after_a_good_table(_text), _says, data={"target": "target"}))
 
 
 @refused("a.csv: cannot be read", target="target")
@@ -657,17 +541,28 @@ def leaf_user_twice(path: Path) -> None:
     leaf(path, {"u0": user(*clients()[1])}, name="b.json")
 
 
-@refused("user u1: ", name="leaf")
-def leaf_rows_of_unlike_lengths(path: Path) -> None:
-    """No table."""
-    leaf(path, {"u0": user(*clients()[0]), "u1": {"x": [[1, 2], [3]], "y": [0, 1]}})
+LEAF: dict[str, tuple[str, Any, Any]] = {  # what the line says of user u1, and its x and y
+    "rows_of_unlike_lengths": ("", [[1, 2], [3]], [0, 1]),
+    "rows_of_text": ("", ["to be or not"], ["t"]),
+    "rows_that_are_flat": ("x is not a list of rows of finite numbers", [1, 2], [0, 1]),
+    "rows_with_nan": ("x is not a list of rows of finite numbers", [[1, float("nan")]], [0]),
+    "labels_for_no_rows": ("y is not a whole number for each of 1 rows", [[1, 2]], [0, 1]),
+    "labels_of_halves": ("y is not a whole number for each of 1 rows", [[1, 2]], [0.5]),
+    "labels_of_infinity": ("y is not a whole number for each of 1 rows", [[1, 2]], [float("inf")]),
+    "labels_of_a_million": ("y has labels of 1000000 or more", [[1, 2]], [1_000_000]),
+    "labels_of_minus_three": ("it has the label -3", [[1, 2, 3, 4]], [-3]),
+    "rows_of_another_shape": ("its rows have the shape (2,)", [[1, 2]], [0]),
+}
+for _name, (_says, *_rows) in LEAF.items():
+    _users = {"u0": user(*clients()[0]), "u1": dict(zip("xy", _rows))}
+    _write = lambda path, users=_users: leaf(path, users)  # noqa: E731
+    kept(WRONG, f"leaf_{_name}", Case(_write, f"user u1: {_says}", data={"name": "leaf"}))
 
 
-@refused("user u0: x is not a list of rows of finite numbers", name="leaf")
-def leaf_nan(path: Path) -> None:
-    """NaN, as Python writes and reads it."""
-    x, y = clients()[0]
-    leaf(path, {"u0": user(changed(x, (0, 0), np.nan), y)})
+@refused("user u0: 'x'", name="leaf")
+def leaf_user_without_rows_for_its_labels(path: Path) -> None:
+    """Labels alone."""
+    leaf(path, {"u0": {"y": [1]}})
 
 
 @refused("user_data has u1, which users has not", name="leaf")
