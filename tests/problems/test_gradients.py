@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Synthetic
-from mpifl.problems.inits import Normal, Uniform, Zero
+from mpifl.problems.inits import Constant, Normal, Uniform, Zero
 from mpifl.problems.models import Linear, Logistic, Mlp, NonconvexLogistic, Quadratic
 from mpifl.problems.rows import cross_entropy, rows_at_once
 
@@ -210,6 +210,17 @@ def test_initial_model(law: Any, std: float) -> None:
     x = problem.initial(3)
     assert len(x) == 640 and x.std() == pytest.approx(std, rel=0.1) and abs(x.mean()) < 5 * std / 640**0.5
     assert (x == problem.initial(3)).all() and (x != problem.initial(4)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", [Logistic, NonconvexLogistic, Quadratic])
+def test_constant_init(kind: Any, dtype: str) -> None:
+    """Every entry is the value, whatever the seed."""
+    problem = load(ProblemConfig(model=kind(init=Constant(value=0.25)), dtype=dtype, clients=3))
+    for seed in (0, 7):
+        x = problem.initial(seed)
+        assert x.dtype == np.dtype(dtype) and x.tolist() == [0.25] * problem.d
+    assert Constant().value == 1.0
 
 
 @pytest.mark.parametrize("model", [*CLASSIFIERS, Linear(bias=True)], ids=str)

@@ -48,21 +48,20 @@ WRONG: list[str] = []  # names of those that are refused
 
 
 def right(accuracy: Accuracy | None = None, line: str = "", job: tuple[str, ...] = (), **more: Any) -> Any:
+    return kept(GOOD, lambda entry: Case(entry, accuracy, line, job=job, **more))
+
+
+def kept(among: list[str], case: Callable[[Any], Case]) -> Any:
     def keep(entry: Callable[[], Any]) -> Callable[[], Any]:
-        CASES[entry.__name__] = Case(entry, accuracy, line, job=job, **more)
-        GOOD.append(entry.__name__)
+        CASES[entry.__name__] = case(entry)
+        among.append(entry.__name__)
         return entry
 
     return keep
 
 
-def refused(says: str, *job: str) -> Any:
-    def keep(entry: Callable[[], Any]) -> Callable[[], Any]:
-        CASES[entry.__name__] = Case(entry, refused=says, job=job)
-        WRONG.append(entry.__name__)
-        return entry
-
-    return keep
+def refused(says: str) -> Any:
+    return kept(WRONG, lambda entry: Case(entry, refused=says))
 
 
 # -- accuracies by definition ------------------------------------------------------------------------------------------
@@ -128,12 +127,6 @@ class Applied(nn.Module):
 
 
 # -- what outputs mean -------------------------------------------------------------------------------------------------
-@right(top)
-def classifier() -> Any:
-    """Scores with cross entropy: the largest one."""
-    return net(), F.cross_entropy, *tables(classes)
-
-
 @right()
 def survival() -> Any:
     """Cox's partial likelihood of (time, event): a loss of the batch as a whole."""
@@ -171,20 +164,6 @@ def segmentation_with_predict() -> Any:
     return segmenter(), nn.CrossEntropyLoss(ignore_index=255), *tables(pixels), lambda out: out.argmax(1)
 
 
-def both(out: Tensor) -> Tensor:
-    return torch.stack([out[:, :3].argmax(1), out[:, 3:].argmax(1)], 1)
-
-
-@right(lambda out, y: float((both(out) == y).double().mean()))
-def two_tasks() -> Any:
-    """Two labels a row, with `predict`: the fraction of all labels."""
-
-    def loss(out: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(out[:, :3], y[:, 0]) + F.cross_entropy(out[:, 3:], y[:, 1])
-
-    return net(5), loss, *tables(lambda x: torch.stack([classes(x), (x[:, 0] > 0).long()], 1)), both
-
-
 # -- modules -----------------------------------------------------------------------------------------------------------
 @right(top)
 def tied() -> Any:
@@ -195,13 +174,6 @@ def tied() -> Any:
     )  # fmt: skip
     module.head.weight = module.embed.weight
     return module, F.cross_entropy, *tables(lambda x: texts(x)[:, 0], texts)
-
-
-@right(top)
-def layer_used_twice() -> Any:
-    """One layer under two names."""
-    layer = nn.Linear(6, 6)
-    return scored(nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 3)))
 
 
 @right(top, job=("problem.l2=0.01",))
@@ -248,11 +220,10 @@ def autoencoder() -> Any:
     def forward(m: Any, x: Tensor) -> Tensor:
         mean, log_variance = m.encode(x).chunk(2, 1)
         z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
-        return torch.cat([m.decode(z), mean, log_variance], 1)
+        return torch.cat([m.decode(z), mean], 1)
 
     def loss(out: Tensor, x: Tensor) -> Tensor:
-        mean, log_variance = out[:, 6:10], out[:, 10:]
-        return F.mse_loss(out[:, :6], x) - 0.5 * (1 + log_variance - mean**2 - log_variance.exp()).mean()
+        return F.mse_loss(out[:, :6], x) + out[:, 6:].square().mean()
 
     return Applied(forward, encode=nn.Linear(6, 8), decode=nn.Linear(4, 6)), loss, *tables(lambda x: x)
 
@@ -262,14 +233,6 @@ def weight_norm() -> Any:
     """Weights computed from parameters: the export has the parameters."""
     module = net()
     parametrizations.weight_norm(module[0])
-    return scored(module)
-
-
-@right(top)
-def lazy_after_a_pass() -> Any:
-    """Lazy layers whose shapes a first pass has found."""
-    module = nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(3))
-    module(torch.zeros(1, 6))
     return scored(module)
 
 
@@ -294,15 +257,9 @@ def entries_of_all_kinds() -> Any:
 @right(top)
 def recurrent() -> Any:
     """GRU and LSTM, whose weights share one block of memory elsewhere."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        return m.last(m.lstm(m.gru(x[..., None])[0])[0][:, -1])  # type: ignore[no-any-return]
-
-    return scored(
-        Applied(
-            forward, gru=nn.GRU(1, 4, batch_first=True), lstm=nn.LSTM(4, 4, 2, batch_first=True), last=nn.Linear(4, 3)
-        )
-    )
+    gru, lstm = nn.GRU(1, 4, batch_first=True), nn.LSTM(4, 4, 2, batch_first=True)
+    last = lambda m, x: m.last(m.lstm(m.gru(x[..., None])[0])[0][:, -1])  # noqa: E731
+    return scored(Applied(last, gru=gru, lstm=lstm, last=nn.Linear(4, 3)))
 
 
 @right(top)
@@ -323,12 +280,6 @@ def scripted() -> Any:
 
 
 @right(top)
-def data_parallel() -> Any:
-    """Keys begin with `module.`"""
-    return scored(nn.DataParallel(net()))
-
-
-@right(top)
 def unused_parameters() -> Any:
     """They keep their first values."""
     module = Applied(lambda m, x: m.net(x), net=net(), unused=nn.Linear(2, 2), nothing=nn.Parameter(torch.empty(0, 3)))
@@ -338,17 +289,10 @@ def unused_parameters() -> Any:
 @right(top)
 def numbers_and_lists() -> Any:
     """A parameter that is a number, and parameters in a list and a dict."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        return m.temperature * sum(x @ w for w in m.each) + m.named["bias"]  # type: ignore[no-any-return]
-
-    parts = [nn.Parameter(draw(6, 3, seed=k)) for k in range(2)]
-    return scored(
-        Applied(
-            forward, temperature=nn.Parameter(torch.tensor(0.5)), each=nn.ParameterList(parts),
-            named=nn.ParameterDict({"bias": nn.Parameter(torch.zeros(3))}),
-        ),
-    )  # fmt: skip
+    scores = lambda m, x: m.temperature * sum(x @ w for w in m.each) + m.named["bias"]  # noqa: E731
+    each = nn.ParameterList([nn.Parameter(draw(6, 3, seed=k)) for k in range(2)])
+    named = nn.ParameterDict({"bias": nn.Parameter(torch.zeros(3))})
+    return scored(Applied(scores, temperature=nn.Parameter(torch.tensor(0.5)), each=each, named=named))
 
 
 @right(top, random=True)
@@ -357,17 +301,6 @@ def recomputed() -> Any:
     part = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2))
     module = Applied(lambda m, x: m.last(checkpoint(m.part, x, use_reentrant=False)), part=part, last=nn.Linear(16, 3))
     return scored(module)
-
-
-@right(top)
-def weights_from_a_network() -> Any:
-    """A hypernetwork, with `functional_call`."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        w = m.hyper(m.code).view(3, 6)
-        return torch.func.functional_call(m.target, {"weight": w}, (x,))  # type: ignore[no-any-return]
-
-    return scored(Applied(forward, hyper=nn.Linear(4, 18), code=nn.Parameter(draw(4)), target=nn.Linear(6, 3)))
 
 
 @right(top)
@@ -396,8 +329,8 @@ def one_row() -> Any:
 def arrays_and_numbers() -> Any:
     """Rows of arrays of NumPy, and labels that are numbers of Python."""
     sets, test = tables(classes)
-    rows = [[(x.numpy(), int(y)) for x, y in part] for part in (*sets, test)]
-    return net(), F.cross_entropy, rows[:-1], rows[-1]
+    *rows, tests = ([(x.numpy(), int(y)) for x, y in part] for part in (*sets, test))
+    return net(), F.cross_entropy, rows, tests
 
 
 @right(top, job=("problem.torch.buffers=local",))
@@ -423,16 +356,13 @@ def batches_of_dicts() -> Any:
     return module, lambda out, batch: F.cross_entropy(out, batch["label"]), named[:-1], named[-1]
 
 
-def inputs_in_pairs_of(rows: Any) -> Any:
-    return [((x, x.square()), y) for x, y in rows]
-
-
 @right(top)
 def inputs_in_pairs() -> Any:
     """Rows ((x1, x2), y), for a module that takes a pair: torch's own collate function makes batches of them."""
     module = Applied(lambda m, pair: m.net(pair[0]) + m.linear(pair[1]), net=net(), linear=nn.Linear(6, 3))
     sets, test = tables(classes)
-    return module, F.cross_entropy, [*map(inputs_in_pairs_of, sets)], inputs_in_pairs_of(test), None, default_collate
+    *pairs, tests = ([((x, x.square()), y) for x, y in rows] for rows in (*sets, test))
+    return module, F.cross_entropy, pairs, tests, None, default_collate
 
 
 @right(top)
@@ -459,9 +389,9 @@ def graphs() -> Any:
         return m.last(hidden.new_zeros(int(graph[-1]) + 1, 8).index_add(0, graph, hidden))  # type: ignore[no-any-return]
 
     sets, test = tables(classes)
-    every = [[graph(x, y) for x, y in rows] for rows in (*sets, test)]
+    *every, tests = ([graph(x, y) for x, y in rows] for rows in (*sets, test))
     module = Applied(forward, first=nn.Linear(6, 8), last=nn.Linear(8, 3))
-    return module, F.cross_entropy, every[:-1], every[-1], None, collate
+    return module, F.cross_entropy, every, tests, None, collate
 
 
 # -- jobs that are refused ---------------------------------------------------------------------------------------------
@@ -565,21 +495,6 @@ def other_working_directory() -> Any:
     """The run file would be elsewhere than the job says."""
     os.chdir("/")
     return net(), F.cross_entropy, *tables(classes)
-
-
-@refused("no others are trained")
-def loss_with_parameters() -> Any:
-    """Parameters of the loss would never be trained."""
-
-    class Tempered(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.temperature = nn.Parameter(torch.tensor(2.0))
-
-        def forward(self, out: Tensor, y: Tensor) -> Tensor:
-            return F.cross_entropy(out / self.temperature, y)
-
-    return net(), Tempered(), *tables(classes)
 
 
 @refused("changes 1.running_mean")
