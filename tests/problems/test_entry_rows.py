@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load
 
 torch = pytest.importorskip("torch")
@@ -22,7 +20,6 @@ CLIENTS, SIZES = 3, (7, 4, 9)
 DRAW = torch.Generator().manual_seed(5)
 X = [torch.randn(s, 4, generator=DRAW) for s in (*SIZES, 6)]
 Y = [(x.sum(1) > 0).long() for x in X]
-TOKENS = [[torch.randint(1, 8, (k % 5 + 1,), generator=DRAW) for k in range(s)] for s in (*SIZES, 6)]
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -32,44 +29,13 @@ class Linear(nn.Linear):  # type: ignore[misc]
         return super().forward(x if isinstance(x, torch.Tensor) else torch.cat([x["a"], x["b"]], 1))
 
 
-class Bag(nn.Module):  # type: ignore[misc]
-    """Mean of the embeddings of a text's tokens; 0 is padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.linear = nn.Embedding(8, 3, padding_idx=0), nn.Linear(3, 2)
-
-    def forward(self, tokens: Any) -> Any:
-        counts = (tokens != 0).sum(1, keepdim=True)
-        return self.linear(self.embedding(tokens).sum(1) / counts)
-
-
-def both_parts(batch: Callable[[Any], Any]) -> list[Any]:
-    """Data sets whose rows have the features in two parts."""
-    return [[batch((x[k, :1], x[k, 1:], y[k])) for k in range(len(y))] for x, y in zip(X, Y, strict=True)]
-
-
 def entry(kind: str, tests: str = "one") -> Any:
-    module, loss, more = Linear(4, 2), cross_entropy, {}
     sets: list[Any] = [*map(TensorDataset, X, Y)]
     if kind == "dict":
-        sets = both_parts(lambda row: ({"a": row[0], "b": row[1]}, row[2]))
-    elif kind == "double":
-        sets = both_parts(lambda row: ({"a": row[0].double(), "b": row[1]}, row[2]))
-    elif kind == "nan":
-        sets = both_parts(lambda row: ({"a": row[0] / 0, "b": row[1]}, row[2]))
-    elif kind == "label":
-        sets = both_parts(lambda row: ({"a": row[0], "b": row[1]}, row[2] + 1))
-    elif kind == "not collated":
-        sets = [[*zip(texts, y.tolist(), strict=True)] for texts, y in zip(TOKENS, Y, strict=True)]
-        module, more = Bag(), {"collate": lambda rows: (torch.stack([x for x, _ in rows]), 0)}
-    elif kind == "no function":
-        more = {"collate": 3}
-    elif kind == "unknown":
-        more = {"tests": 3}
+        sets = [[({"a": x[:1], "b": x[1:]}, y) for x, y in rows] for rows in sets]
     *clients, test = sets
-    found = {"one": test, "own": clients, "some": [clients[0], None, clients[2]], "two": clients[:2], "none": None}
-    return {"module": module, "loss": loss, "datasets": clients, "test": found[tests], **more}
+    found = {"one": test, "own": clients, "some": [clients[0], None, clients[2]], "none": None}
+    return {"module": Linear(4, 2), "loss": cross_entropy, "datasets": clients, "test": found[tests]}
 
 
 def configured(kind: str, tests: str = "one", **more: Any) -> ProblemConfig:
@@ -142,32 +108,3 @@ def test_a_personal_model_is_tested_on_its_clients_rows(tmp_path: Path) -> None:
     algorithm = {"name": "apfl", "step_size": 0.1, "local_epochs": 1}
     with run(tmp_path, "dict", "own", algorithm=algorithm) as made:
         assert made.evaluations.personal_accuracy_mean.notna().all()
-
-
-@pytest.mark.parametrize(
-    ("kind", "tests", "more", "says"),
-    [
-        ("double", "one", {}, "problem.dtype=float32: the inputs of client 0 are float64; expected float64"),
-        ("nan", "one", {}, "among the inputs of client 0 is nan or infinity; expected finite"),
-        (
-            "label",
-            "one",
-            {},
-            "client 0: Target 2 is out of bounds.; expected a loss that takes outputs [2, 2] and targets [2]",
-        ),
-        ("not collated", "one", {}, "client 0: stack expects"),
-        ("no function", "one", {}, "collate, the sixth, is int; expected None or a function from rows to a batch"),
-        ("unknown", "one", {}, "it returns dict of module, loss, datasets, test, tests; expected"),
-        ("tensors", "two", {}, "test, the fourth, is list of 2; expected None, or test rows for each of the 3 clients"),
-        (
-            "tensors",
-            "own",
-            {"test_split": 0.2},
-            "problem.test_split=0.2: tests.problems.test_entry_rows:entry returns test rows for each client",
-        ),
-    ],
-)
-def test_what_is_wrong_is_one_line(kind: str, tests: str, more: Any, says: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        load(configured(kind, tests, **more))
-    assert says in str(raised.value) and "\n" not in str(raised.value)
