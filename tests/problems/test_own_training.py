@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.cli import main
 from mpifl.config.job import NOT_NEEDED
 from mpifl.config.registry import FAMILIES
-from mpifl.errors import ConfigError, RunFailed
+from mpifl.errors import RunFailed
 from tests.mpi.cases import CASES, EXPONENTIAL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -67,8 +68,6 @@ class Own(FedAvg):
 
 
 NAMES = sorted([*algorithms.names(), *algorithms.ALIASES])
-
-
 FAST = ("area", "fedasync", "fedavg", "fedcompass", "feddyn", "mime", "quafl", "scaffold")
 
 
@@ -85,28 +84,31 @@ def test_each_method_has_the_bits_of_the_built_in_problem(tmp_path: Path, name: 
         "GradientSite" if any("adds_term" not in NEEDS[need] for need in always) else "TermSite" if always else "Site"
     )
     sigma = 0.3 if kind != "GradientSite" else 0.0  # draws of batches are the client's own there
-    mine = run(tmp_path, "own", own(kind, sigma=sigma), method)
-    same(mine, run(tmp_path, "built-in", built_in(sigma), method))
+    pair(tmp_path, method, kind, sigma)
     if always:
         with refusal(f"it needs {always[0]}, and the clients have custom training loops"):
             run(tmp_path, "refused", own(), method)
         assert not (tmp_path / "refused.h5").exists()
 
 
+def pair(folder: Path, method: dict[str, Any], kind: str = "Site", sigma: float = 0.3) -> Path:
+    """The run of clients with loops of their own, which has the bits of the built-in problem's."""
+    mine = run(folder, "own", own(kind, sigma=sigma), method)
+    same(mine, run(folder, "built-in", built_in(sigma), method))
+    return mine
+
+
 def test_steps_of_no_contact_leave_the_model_as_it_is(tmp_path: Path) -> None:
-    """AREA's first contact with `first_contact: zero` asks for 0 steps, for which no client is asked."""
+    """AREA's first contact with `first_contact: zero` asks for 0 steps, for which no client is asked. A client that is
+    sharded has the whole model on one rank."""
     method = {"algorithm": {"name": "area", "first_contact": "zero", "local_steps": 3, "step_weights": "one"}}
-    files = [run(tmp_path, f"{len(problem)}", problem, method) for problem in (own(), built_in())]
-    same(*files)
-    assert mpifl.open_run(files[0]).updates.local_steps.tolist()[:2] == [0, 0]
+    assert mpifl.open_run(pair(tmp_path, method)).updates.local_steps.tolist()[:2] == [0, 0]
+    same(run(tmp_path, "sharded", own("ShardedSite"), method), tmp_path / "built-in.h5")
 
 
 def test_a_method_that_the_clients_gradient_serves_takes_its_own_solver(tmp_path: Path) -> None:
     """SVRG along the clients' gradients; without these the solver is refused, as is one of torch."""
-    method = {"algorithm": {"name": "fedavg", "solver": "svrg", "local_steps": 3}}
-    files = [run(tmp_path, name, problem, method) for name, problem in
-             [("own", own("GradientSite", sigma=0.0)), ("built-in", built_in(0.0))]]  # fmt: skip
-    same(*files)
+    pair(tmp_path, {"algorithm": {"name": "fedavg", "solver": "svrg", "local_steps": 3}}, "GradientSite", 0.0)
     for solver, says in [("svrg", "algorithm=fedavg: it needs a gradient"), ("torch", "algorithm.solver=torch: the")]:
         with refusal(says):
             run(tmp_path, "refused", own(), {"algorithm": {"name": "fedavg", "solver": solver}})
@@ -126,7 +128,8 @@ def test_models_by_name_and_of_torch_are_the_flat_vector(tmp_path: Path) -> None
 
 
 def test_metrics_are_means_over_the_clients_rows(tmp_path: Path) -> None:
-    """Client k has k + 1 training rows, loss k, 2k test rows and accuracy k/4, but the last has no test metrics."""
+    """Client k has k + 1 training rows, loss k, 2k test rows and accuracy k/4, but the last has no test
+    metrics. Without `evaluate` there are none."""
     measured = {"entry": "tests.own_clients:measured", "options": {"clients": 4}}
     path = run(tmp_path, "means", measured, {"algorithm": {"name": "fedavg"}}, evaluate={"updates": 8, "clients": True})
     with mpifl.open_run(path) as found:
@@ -135,9 +138,6 @@ def test_metrics_are_means_over_the_clients_rows(tmp_path: Path) -> None:
         assert row.test_accuracy == pytest.approx((2 * 1 / 4 + 4 * 2 / 4) / 6, rel=1e-12)
         assert np.isnan(row.test_loss) and row.client_accuracy_mean == pytest.approx(1 / 4)
         assert found.clients.samples.tolist() == [1, 2, 3, 4]
-
-
-def test_without_evaluate_there_are_no_metrics(tmp_path: Path) -> None:
     path = run(tmp_path, "none", {"entry": "tests.own_clients:unmeasured"}, {"algorithm": {"name": "fedavg"}})
     assert mpifl.open_run(path).evaluations[["train_loss", "test_loss", "test_accuracy"]].isna().to_numpy().all()
 
@@ -194,20 +194,14 @@ def test_a_refused_update_leaves_a_client_as_it_was(tmp_path: Path) -> None:
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 RETURNS = [  # what a client returns, and what is said of it
     ("length", "fit returned a y that is float32 of shape (2,), not float32 of shape (3,)"),
-    ("column", "fit returned a y that is float32 of shape (3, 1), not float32 of shape (3,)"),
     ("double", "fit returned a y that is float64 of shape (3,), not float32 of shape (3,)"),
-    ("whole", "fit returned a y that is int64 of shape (3,), not float32 of shape (3,)"),
-    ("list", "fit returned a y that is list of 3, not float32 of shape (3,)"),
     ("mapping", "fit returned a y that is dict of x, not float32 of shape (3,)"),
     ("no pair", "fit returned float32 of shape (3,), not (y, local_steps)"),
     ("a list", "fit returned list of 2, not (y, local_steps)"),
-    ("none", "fit returned NoneType, not (y, local_steps)"),
     ("no steps", "fit returned local_steps=0, not an integer of at least 1"),
-    ("half a step", "fit returned local_steps=0.5, not an integer of at least 1"),
     ("true", "fit returned local_steps=True, not an integer of at least 1"),
     ("text", "fit returned local_steps='1', not an integer of at least 1"),
     ("saves an object", "save returned self, which is Wrong, not an array or a number"),
-    ("saves text", "save returned name, which is str, not an array or a number"),
     ("saves a list", "save returned list of 3, not a mapping of arrays and numbers by name"),
     ("saves without names", "save returned dict of 1, not a mapping of arrays and numbers by name"),
 ]
@@ -245,9 +239,8 @@ BUFFERED = {"algorithm": {"name": "fedbuff", "trigger": {"every": 2}}}
     ],
 )
 def test_a_mistake_is_one_line_before_the_run(tmp_path: Path, case: str, says: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with refusal(re.escape(says)):
         run(tmp_path, "wrong", {**WRONG, "options": {"case": case}}, BUFFERED)
-    assert says in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "wrong.h5").exists()
 
 
@@ -261,10 +254,8 @@ def test_a_fit_that_hangs_when_it_is_tried_ends_the_run(
     monkeypatch.setattr("mpifl.problems.own_training.QUIET", 0.1)
     caplog.set_level("INFO", "mpifl")
     before, begin = signal.getsignal(signal.SIGALRM), time.perf_counter()
-    with pytest.raises(ConfigError) as error:
-        given = {**WRONG, "options": {"case": "trial:hangs"}}
-        run(tmp_path, "wrong", given, BUFFERED, faults={"patience": 0.25})
-    assert "fit of client 0 has not returned after faults.patience=0.25 s" in str(error.value)
+    with refusal("fit of client 0 has not returned after faults.patience=0.25 s"):
+        run(tmp_path, "wrong", {**WRONG, "options": {"case": "trial:hangs"}}, BUFFERED, faults={"patience": 0.25})
     lines = [text for text in caplog.messages if "fit of client 0 is tried before the run, for " in text]
     assert len(lines) == 2 and time.perf_counter() - begin < 5
     assert signal.getsignal(signal.SIGALRM) is before and not (tmp_path / "wrong.h5").exists()
@@ -276,9 +267,8 @@ RAISES = [("raises", 'KeyError: "of the user\'s own"'), ("exits", "SystemExit: 4
 @pytest.mark.parametrize(("case", "says"), parameters([*RETURNS, *RAISES], RAISES))
 def test_a_mistake_during_the_run_is_an_error_of_the_client(tmp_path: Path, case: str, says: str) -> None:
     """Which ends a run in one process, whose clients cannot be lost."""
-    with pytest.raises(RunFailed) as error:
+    with pytest.raises(RunFailed, match=re.escape(says)):
         run(tmp_path, "wrong", {**WRONG, "options": {"case": case}}, BUFFERED)
-    assert says in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -297,9 +287,8 @@ def test_a_mistake_during_the_run_is_an_error_of_the_client(tmp_path: Path, case
 )  # fmt: skip
 def test_options_of_other_problems_are_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
     given = {**WRONG, **more.pop("problem", {})}
-    with pytest.raises(ConfigError) as error:
+    with refusal(re.escape(says)):
         run(tmp_path, "wrong", given, {"algorithm": more.pop("algorithm", BUFFERED["algorithm"])}, **more)
-    assert says in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -319,14 +308,9 @@ def test_what_needs_whole_vectors_is_refused_where_clients_are_sharded(
     """By name, before any work; one rank a client has whole vectors."""
     more = {"algorithm": {"name": "fedbuff"}, **more}
     problem, method = more.pop("problem", own("ShardedSite")), {"algorithm": more.pop("algorithm")}
-    with pytest.raises(ConfigError) as error:
+    with refusal(re.escape(says)):
         run(tmp_path, "wrong", problem, method, ranks_per_client=2, **more)
-    assert says in str(error.value) and not (tmp_path / "wrong.h5").exists()
-
-
-def test_a_client_that_is_sharded_has_the_whole_model_on_one_rank(tmp_path: Path) -> None:
-    method = {"algorithm": {"name": "area", "local_steps": 2, "step_weights": "one"}}
-    same(run(tmp_path, "own", own("ShardedSite"), method), run(tmp_path, "built-in", built_in(), method))
+    assert not (tmp_path / "wrong.h5").exists()
 
 
 def test_the_list_of_methods_is_that_of_what_they_need(capsys: pytest.CaptureFixture[str]) -> None:
@@ -361,6 +345,5 @@ def test_another_flower_is_refused(version: str, says: str, monkeypatch: pytest.
     vars(flwr).update(__version__=version, common=None)
     monkeypatch.setitem(sys.modules, "flwr", flwr if version else None)
     monkeypatch.delitem(sys.modules, "mpifl.adapters.flower", raising=False)
-    with pytest.raises(ConfigError) as error:
+    with refusal(re.escape(says)):
         importlib.import_module("mpifl.adapters.flower")
-    assert says in str(error.value)

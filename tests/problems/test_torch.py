@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import mpifl
-from mpifl import open_run, problems
+from mpifl import problems
 from mpifl.problems import ProblemConfig
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.examples import Examples
@@ -26,7 +28,7 @@ CPU = torch.device("cpu")
 JOB = """
 name: torch
 seed: 3
-problem: {{data: digits, clients: {clients}, model: {model}, l2: {l2}, batch_size: {batch}, dtype: {dtype},
+problem: {{data: {data}, clients: {clients}, model: {model}, l2: {l2}, batch_size: {batch}, dtype: {dtype},
           evaluation_rows: {rows}}}
 algorithm: {algorithm}
 clock: {{mode: virtual, delay: {{name: exponential, rate: 10}}}}
@@ -37,10 +39,8 @@ evaluate: {{updates: 8, gradient: {gradient}}}
 
 def run(tmp_path: Path, name: str = "run", **options: Any) -> Run:
     given = {"clients": 6, "l2": 0, "batch": 16, "dtype": "float64", "updates": 40, "rows": "null", "gradient": True}
-    file = tmp_path / f"{name}.yaml"
-    file.write_text(JOB.format(**{**given, **options}))
-    mpifl.run(file, output=f"{tmp_path / name}.h5").close()
-    return open_run(tmp_path / f"{name}.h5")
+    job = mpifl.load_job(yaml.safe_load(JOB.format(**{**given, "data": "digits", **options})))
+    return mpifl.run(job, output=f"{tmp_path / name}.h5")
 
 
 def client(
@@ -149,56 +149,49 @@ def test_fisher_and_accuracy_are_those_in_numpy() -> None:
 )
 def test_one_client_is_a_plain_loop(model: str, dtype: str, tmp_path: Path) -> None:
     """FedAvg with one client: torch.optim.SGD on the same batches, the same weights bit for bit."""
-    updates = 2 if "vgg" in model else 6
     ours = run(
-        tmp_path, model=model, dtype=dtype, clients=1, updates=updates, rows=20, gradient=False,
+        tmp_path, model=model, dtype=dtype, clients=1, updates=2 if "vgg" in model else 6, rows=20, gradient=False,
         algorithm="{name: fedavg, step_size: 0.05, local_steps: 3}",
     )  # fmt: skip
+    assert plain_loop(ours, ((1, 8, 8), 10, 0), lambda x: x.reshape(-1, 1, 8, 8)).tobytes() == ours.model.tobytes()
+
+
+def plain_loop(ours: Run, shape: tuple[Any, ...], inputs: Any) -> np.ndarray:
+    """The model after the local steps of a run with one client; shape: what the network is built for."""
     job = mpifl.load_job(ours.config)
-    problem = problems.load(job.problem)
-    x, y = (torch.from_numpy(part) for part in problem.shard(0))
+    problem, algorithm = problems.load(job.problem), ours.config["algorithm"]
+    x, y = (torch.from_numpy(part) for part in problem.shard(0)[:2])
     one: Any = problems.objective(job.problem, problem.meta, problem.shard(0), 0, job.seed)
     build: Any = job.problem.model
-    module = seeded(job.seed, lambda: build.build((1, 8, 8), 10, 0)).to(x.dtype)
-    optimiser = torch.optim.SGD(module.parameters(), 0.05)
-    for round in range(updates):
-        for batch in one.batches(round, 3):
+    module = seeded(job.seed, lambda: build.build(*shape)).to(getattr(torch, ours.config["problem"]["dtype"]))
+    optimiser = torch.optim.SGD(module.parameters(), algorithm["step_size"])
+    for round in range(ours.config["stop"]["updates"]):
+        for batch in one.batches(round, algorithm["local_steps"]):
             optimiser.zero_grad()
-            cross_entropy(module(x[batch].reshape(-1, 1, 8, 8)), y[batch]).backward()
+            cross_entropy(module(inputs(x[batch])), y[batch]).backward()
             optimiser.step()
-    expected = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
-    assert expected.tobytes() == ours.model.tobytes()
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
 
 
 @pytest.mark.parametrize("model", ["{name: char-lstm, hidden: 12}", "{name: lstm, embedding: 7, hidden: 6, dense: 5}"])
 def test_one_client_is_a_plain_loop_on_text(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
-    generator = np.random.default_rng(0)
-    text = "".join(generator.choice(list("abc de\n"), 600))
-    (tmp_path / "roles.jsonl").write_text(f'{{"play": "p", "role": "r", "text": {text!r}}}\n'.replace("'", '"'))
-    data = f"{{name: shakespeare, path: {tmp_path}/roles.jsonl, window: 11, min_characters: 1}}"
-    file = tmp_path / "job.yaml"
-    algorithm = "{name: fedavg, step_size: 0.5, local_steps: 4}"
-    given = {"clients": "null", "l2": 0, "batch": 6, "dtype": "float32", "updates": 3, "rows": 20, "gradient": False}
-    file.write_text(JOB.format(model=model, algorithm=algorithm, **given).replace("digits", data))
-    job = mpifl.load_job(file, output=f"{tmp_path}/run.h5")
-    mpifl.run(job).close()
-    problem = problems.load(job.problem)
-    begins, y = (torch.from_numpy(part) for part in problem.shard(0)[:2])
+    text = "".join(np.random.default_rng(0).choice(list("abc de\n"), 600))
+    (tmp_path / "roles.jsonl").write_text(json.dumps({"play": "p", "role": "r", "text": text}))
+    ours = run(
+        tmp_path, model=model, dtype="float32", clients="null", batch=6, updates=3, rows=20, gradient=False,
+        algorithm="{name: fedavg, step_size: 0.5, local_steps: 4}",
+        data=f"{{name: shakespeare, path: {tmp_path}/roles.jsonl, window: 11, min_characters: 1}}",
+    )  # fmt: skip
+    problem = problems.load(mpifl.load_job(ours.config).problem)
     tokens = torch.from_numpy(np.load(problem.meta["tokens"][0]).astype(np.int64))
-    one: Any = problems.objective(job.problem, problem.meta, problem.shard(0), 0, job.seed)
-    build: Any = job.problem.model
-    module = seeded(job.seed, lambda: build.build((11,), 80, 80))
-    optimiser = torch.optim.SGD(module.parameters(), 0.5)
-    for round in range(3):
-        for batch in one.batches(round, 4):
-            optimiser.zero_grad()
-            windows = torch.stack([tokens[begin : begin + 11] for begin in begins[batch].reshape(-1)])
-            assert (y[batch] == tokens[begins[batch].reshape(-1) + 11]).all()
-            cross_entropy(module(windows), y[batch]).backward()
-            optimiser.step()
-    expected = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
-    assert expected.tobytes() == open_run(tmp_path / "run.h5").model.tobytes()
+    begins, y = problem.shard(0)[:2]
+    assert tokens[begins[:, 0] + 11].tolist() == y.tolist()
+
+    def windows(begins: torch.Tensor) -> torch.Tensor:
+        return torch.stack([tokens[begin : begin + 11] for begin in begins.reshape(-1)])
+
+    assert plain_loop(ours, ((11,), 80, 80), windows).tobytes() == ours.model.tobytes()
 
 
 # -- what a module has besides parameters ------------------------------------------------------------------------------
@@ -233,9 +226,11 @@ def test_variances_are_not_negative() -> None:
 
 
 def test_local_statistics_stay_with_the_client() -> None:
+    """And are saved and restored: in a checkpoint, where they are arrays, and before an update that may be refused."""
     x, y = rows(24)
     one = client(small(nn.BatchNorm1d(4)), x, y, buffers="local")
-    two = TorchObjective(one.shared, problem_of(one), {"samples": [24], "clients": 1}, 0, 0, Examples(x + 1, y), None)
+    problem = ProblemConfig(model=problems.MODELS["torch-mlp"](), clients=1, torch=Torch(buffers="local"))
+    two = TorchObjective(one.shared, problem, {"samples": [24], "clients": 1}, 0, 0, Examples(x + 1, y), None)
     flat = one.shared.flat
     assert flat.d == 5 * 4 + 4 + 4 + 4 + 4 * 3 + 3
     start = flat.values().numpy()
@@ -246,67 +241,32 @@ def test_local_statistics_stay_with_the_client() -> None:
         assert each.stats is not None
         expected = 0.1 * module[0](inputs).mean(0).detach()  # type: ignore[index]
         np.testing.assert_allclose(each.stats[:4], expected, atol=1e-14)
-
-
-def test_local_statistics_are_saved_and_restored() -> None:
-    """In a checkpoint, where they are arrays, and before a contact whose update may be refused."""
-    x, y = rows(24)
-    one, two = (client(small(nn.BatchNorm1d(4)), x, y, buffers="local") for _ in range(2))
-    one.descend(one.shared.flat.values().numpy(), [slice(None)], 0.1)
-    assert one.stats is not None and two.stats is not None and not torch.equal(one.stats, two.stats)
     for as_saved in (lambda v: v, lambda v: v.numpy()):
-        two.stats.zero_()
+        two.stats.zero_()  # type: ignore[union-attr]
         two.load({name: as_saved(value) for name, value in one.save().items()})
-        assert torch.equal(one.stats, two.stats)
-
-
-def problem_of(one: TorchObjective) -> ProblemConfig:
-    return ProblemConfig(model=problems.MODELS["torch-mlp"](), clients=1, torch=Torch(buffers="local"))
+        assert torch.equal(one.stats, two.stats)  # type: ignore[arg-type]
 
 
 def test_what_a_module_draws_belongs_to_client_and_round() -> None:
-    """Dropout has the same masks whatever was computed before."""
+    """Dropout has the same masks whatever was computed before, in local steps and in gradients of all rows; measuring
+    is without dropout, and does not change the clients' draws."""
     x, y = rows()
-    one = client(small(nn.Dropout(0.5)), x, y)
+    plain, one = client(small(), x, y), client(small(nn.Dropout(0.5)), x, y)
     start = one.shared.flat.values().numpy()
 
-    def contact(round: int) -> np.ndarray:
+    def contact(round: int) -> list[np.ndarray]:
         y_i = start.copy()
         one.begin_round(round)
         one.descend(y_i, one.batches(0, 3), 0.1)
-        return y_i
+        return [y_i, one.gradient(start), one.gradient(start)]
 
     first, second = contact(0), contact(1)
     torch.rand(99)
-    assert (contact(0) == first).all()
-    assert (first != second).any()
-    assert one.loss(start) == one.loss(start)  # measured without dropout
-
-
-def test_full_gradients_draw_by_client_and_round_too() -> None:
-    """Dropout under gradients of all rows, whatever another client of the rank has drawn before."""
-    x, y = rows()
-    one = client(small(nn.Dropout(0.5)), x, y)
-    start = one.shared.flat.values().numpy()
-    one.begin_round(3)
-    first, second = one.gradient(start), one.gradient(start)
-    torch.rand(7)
-    one.begin_round(3)
-    assert (one.gradient(start) == first).all() and (one.gradient(start) == second).all()
-    assert (first != second).any()
-
-
-def test_measuring_draws_nothing() -> None:
-    """evaluate.gradient is that of the evaluated loss, without dropout, and does not change the clients' draws."""
-    x, y = rows()
-    one = client(small(nn.Dropout(0.5)), x, y)
-    plain = client(small(), x, y)
-    start = one.shared.flat.values().numpy()
-    one.begin_round(0)
+    assert np.array_equal(contact(0), first)
+    assert all((a != b).any() for a, b in [*zip(first, second, strict=True), first[1:]])
     state = torch.get_rng_state()
-    expected = plain.gradient(start)
-    assert torch.equal(torch.get_rng_state(), state)
-    np.testing.assert_allclose(one.measured_gradient(start), expected, atol=1e-15)
+    assert one.loss(start) == one.loss(start)
+    np.testing.assert_allclose(one.measured_gradient(start), plain.gradient(start), atol=1e-15)
     assert torch.equal(torch.get_rng_state(), state)
 
 
