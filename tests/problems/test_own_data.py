@@ -1,8 +1,9 @@
-"""Data by client, LEAF's JSON and folders of files: what the zoo of folders (`zoo/folders.py`) has not."""
+"""Data by client, LEAF's JSON and folders of files: each folder of the zoo, and what it has not."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from mpifl.problems.data import Folder, Leaf
 from mpifl.problems.partitions import Iid
 from mpifl.problems.problem import Rows
 from mpifl.problems.rows import _check_range
+from tests.mpi.conftest import write
 from tests.problems.conftest import refusal, write_leaf
+from tests.problems.zoo.folders import CASES, GOOD, WRONG, Client
 
 
 @pytest.mark.parametrize("name", ["synthetic_0_0", "synthetic_0.5_0.5", "synthetic_1_1", "synthetic_iid"])
@@ -47,18 +50,8 @@ def test_broken_leaf(tmp_path: Path) -> None:
         load(ProblemConfig(data=Leaf(path=str(tmp_path))))
 
 
-def write(file: Path, **arrays: Any) -> None:
-    if file.suffix.lower() == ".npz":
-        with file.open("wb") as archive:  # a name would get another ending
-            np.savez(archive, **arrays)
-        return
-    with h5py.File(file, "w") as content:
-        for name, array in arrays.items():
-            content[name] = array
-
-
 def test_files_that_are_left_out_are_named_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(tmp_path / "a.npz", x=np.ones((1, 3)), y=[0])
+    np.savez(tmp_path / "a.npz", x=np.ones((1, 3)), y=[0])
     for name in ("b.csv", ".hidden", "c\x1b.parquet"):
         (tmp_path / name).write_text("")
     (tmp_path / "more").mkdir()
@@ -74,18 +67,10 @@ def test_files_that_are_left_out_are_named_in_one_line(tmp_path: Path, caplog: p
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
-def test_leaf_files_that_are_left_out_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for half in ("train", "test"):
-        write_leaf(tmp_path / half, {"u0": {"x": [[1, 2]], "y": [0]}})
-    (tmp_path / "test/notes.txt").write_text("")
-    load(ProblemConfig(data=Leaf(path=str(tmp_path))))
-    line = f"{tmp_path}/test: 1 file is left out, such as notes.txt; those that are read end in .json"
-    assert caplog.messages == [line]
-
-
 def test_hdf5_with_what_is_no_array(tmp_path: Path) -> None:
     for x in (h5py.Empty("f8"), "text", h5py.SoftLink("/nowhere")):
-        write(tmp_path / "a.h5", x=x, y=[0, 1])
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["x"], file["y"] = x, [0, 1]
         with refusal(r"a\.h5: "):
             load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
@@ -97,10 +82,10 @@ def test_numbers_beyond_the_type_are_named_by_their_file_and_place(
     """The largest number that rounds to one of float32 is right; the next file's second row is not."""
     x = np.full(shape, float(np.finfo(np.float32).max) * (1 + 2**-26))
     arrays = {"x": x, "y": [0, 1], "x_test": x, "y_test": [0, 1]}
-    write(tmp_path / "a.npz", **arrays)
+    np.savez(tmp_path / "a.npz", **arrays)
     beyond = x.copy()
     beyond[1, 2] = -1e300
-    write(tmp_path / "b.npz", **{**arrays, name: beyond})
+    np.savez(tmp_path / "b.npz", **{**arrays, name: beyond})
     at = rf"{name}\[1, 2\]" if len(shape) == 2 else rf"an entry of {name}\[1\]"
     with refusal(rf"b\.npz: {at} is -1e\+300, beyond 3.4e\+38; .*problem.dtype=float64"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
@@ -114,13 +99,13 @@ def test_numbers_beyond_the_type_without_a_file_are_named_by_their_row() -> None
 
 
 def test_another_number_of_clients_than_files(tmp_path: Path) -> None:
-    write(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
     with refusal(r"problem.clients=5: the data have 1; expected 1, or null"):
         load(ProblemConfig(data=Folder(path=str(tmp_path)), clients=5))
 
 
 def test_numbers_may_be_named_too_and_classes_without_rows_count(tmp_path: Path) -> None:
-    write(tmp_path / "a.npz", x=np.ones((3, 2)), y=[30, 7, 30])
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 2)), y=[30, 7, 30])
     for labels, right, classes in (("sorted", [1, 0, 1], 2), ({7: 4, 30: 0}, [0, 4, 0], 5)):
         problem = load(ProblemConfig(data=Folder(path=str(tmp_path), labels=labels)))
         assert problem.shard(0)[1].tolist() == right and problem.d == 2 * classes
@@ -152,7 +137,7 @@ def test_wrong_classes_of_labels(labels: Any, says: str) -> None:
 
 
 def test_the_target_is_for_tables(tmp_path: Path) -> None:
-    write(tmp_path / "a.h5", x=np.ones((2, 3)), y=[0, 1])
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=[0, 1])
     with refusal(r"problem.data.target=kind: .* has no .csv file, .*; expected null"):
         load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
 
@@ -160,6 +145,47 @@ def test_the_target_is_for_tables(tmp_path: Path) -> None:
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     for name in ("north", "south"):
         (tmp_path / name).mkdir()
-    write(tmp_path / "north/a.npz", x=np.ones((1, 3)), y=[0])
+    np.savez(tmp_path / "north/a.npz", x=np.ones((1, 3)), y=[0])
     with refusal(f"data file={tmp_path}/south: no file ends in .*; expected the files of a"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
+
+
+JOB = {
+    "seed": 0,
+    "problem": {"data": {"name": "folder", "path": ""}, "model": {"name": "logistic"}},
+    "algorithm": {"name": "fedavg", "step_size": 0.5},
+    "stop": {"updates": 4},
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return write(tmp_path, "job", JOB)
+
+
+def written(job: Path, name: str) -> tuple[list[Client], str]:
+    """Writes a folder; the rows of its clients, and the override with which a job reads it."""
+    path = job.with_name(name)
+    path.mkdir()
+    return CASES[name].write(path), f"problem.data={ {'name': 'folder', 'path': str(path), **CASES[name].data} }"
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_folder_is_read_as_it_is_meant(job: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    clients, data = written(job, name)
+    problem = load(mpifl.load_job(job, data).problem)
+    assert len(caplog.messages) == bool(CASES[name].line) and CASES[name].line in "".join(caplog.messages)
+    assert problem.clients == len(clients)
+    for i, rows in enumerate(clients):
+        for found, expected in zip(problem.shard(i), rows, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_folder_is_refused_in_one_line(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, job: Path, name: str
+) -> None:
+    _, data = written(job, name)
+    monkeypatch.chdir(job.parent)
+    assert CASES[name].refused in refused("run", job, data, f"output={name}.h5")
+    assert not job.with_name(f"{name}.h5").exists() and not job.with_name("unpickled").exists()

@@ -16,13 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import (
-    ConcatDataset,
-    Dataset,
-    Subset,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
 SIZES = (40, 24, 34, 28)  # rows of the clients; batches of 16 leave 8, 8, 2 and 12 over
 Accuracy = Callable[[Tensor, Tensor], float]
@@ -64,19 +58,8 @@ def refused(says: str) -> Any:
     return kept(WRONG, lambda entry: Case(entry, refused=says))
 
 
-# -- accuracies by definition ------------------------------------------------------------------------------------------
 def top(outputs: Tensor, y: Tensor) -> float:
     return float((outputs.argmax(1) == y).double().mean())
-
-
-def top_but(ignored: int) -> Accuracy:
-    """Of the labels that are not ignored."""
-    return lambda outputs, y: float((outputs.argmax(1) == y)[y != ignored].double().mean())
-
-
-def above(threshold: float) -> Accuracy:
-    """Of one output, which decides between two labels."""
-    return lambda outputs, y: float(((outputs.reshape(-1) > threshold) == (y.reshape(-1) > 0)).double().mean())
 
 
 # -- data and modules --------------------------------------------------------------------------------------------------
@@ -154,14 +137,11 @@ def pixels(x: Tensor) -> Tensor:
     return found
 
 
-def segmenter() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 18), nn.Unflatten(1, (2, 3, 3)), nn.Conv2d(2, 2, 3, padding=1))
-
-
-@right(top_but(255))
+@right(lambda outputs, y: float((outputs.argmax(1) == y)[y != 255].double().mean()))
 def segmentation_with_predict() -> Any:
     """Pixels without a class do not count."""
-    return segmenter(), nn.CrossEntropyLoss(ignore_index=255), *tables(pixels), lambda out: out.argmax(1)
+    module = nn.Sequential(nn.Linear(6, 18), nn.Unflatten(1, (2, 3, 3)), nn.Conv2d(2, 2, 3, padding=1))
+    return module, nn.CrossEntropyLoss(ignore_index=255), *tables(pixels), lambda out: out.argmax(1)
 
 
 # -- modules -----------------------------------------------------------------------------------------------------------
