@@ -21,8 +21,7 @@ from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
-from mpifl.config import read as jobs
-from mpifl.objective import Objective, Vector
+from mpifl.objective import Objective
 from mpifl.problems import ProblemConfig
 from mpifl.problems.models.networks import TorchLogistic, TorchMlp
 from mpifl.problems.partitions import Iid
@@ -36,14 +35,12 @@ from mpifl.problems.torch.module_objective import Shared, TorchObjective
 CPU = torch.device("cpu")
 SIZES = (23, 30, 11, 30, 27, 30, 27, 27, 27, 27, 30)  # rows of the clients; with batches of 10, ends of 3, 1 and 7
 STEPS = {"step_size": 0.1, "local_steps": 3}
-CASES: dict[str, tuple[Algorithm, Callable[[np.ndarray, int], Message]]] = {
+Case = tuple[Algorithm, Callable[[np.ndarray, int], Message]]
+CASES: dict[str, Case] = {
     "fedavg": (FedAvg(**STEPS), lambda x, i: Message((x,))),
     "fedavg, epochs": (FedAvg(step_size=0.1, local_epochs=2), lambda x, i: Message((x,))),
     "fedavg, gd": (FedAvg(**STEPS, solver=Gd()), lambda x, i: Message((x,))),
-    "fedprox": (
-        FedProx(step_size=0.1, local_epochs=3, mu=0.5, drop_percent=0.5),
-        lambda x, i: Message((x,), (1 + i % 3,)),
-    ),
+    "fedprox": (FedProx(0.1, local_epochs=3, mu=0.5, drop_percent=0.5), lambda x, i: Message((x,), (1 + i % 3,))),
     "scaffold": (Scaffold(**STEPS, option="I"), lambda x, i: Message((x, 0.1 * x))),
     "fedpd": (FedPD(**STEPS, eta=0.5, solver=Gd()), lambda x, i: Message((x,), (2,))),
     "area": (Area(step_size=0.5, step_weights="relative"), lambda x, i: Message((x,), (0.5,))),
@@ -139,10 +136,9 @@ def test_every_rule_sends_the_same(case: str, dtype: str, tolerance: float) -> N
     agree(algorithm, message, hosted, x, tolerance)
 
 
-@pytest.mark.parametrize("model", [TorchMlp(hidden=(8,)), TorchLogistic(bias=True)], ids=lambda m: m.name)
-def test_models_on_a_data_set(model: Any) -> None:
-    settings = Torch(batched=True)
-    config = ProblemConfig(model=model, clients=12, partition=Iid(), batch_size=20, dtype="float64", torch=settings)
+def test_models_on_a_data_set() -> None:
+    shared = {"clients": 12, "partition": Iid(), "batch_size": 20, "dtype": "float64"}
+    config = ProblemConfig(model=TorchLogistic(bias=True), torch=Torch(batched=True), **shared)  # type: ignore[arg-type]
     problem = problems.load(config)
     shards = {i: problem.shard(i) for i in range(12)}
     hosted = problems.host(config.model, config.settings, problem.meta, shards, 0, ComputeResources())
@@ -167,9 +163,10 @@ def test_a_step_is_one_call() -> None:
 
 
 def test_steps_and_gradients_at_the_same_time() -> None:
-    """Clients of which every other one asks for steps: each kind is a call."""
+    """Clients of which every other one asks for steps: each kind is a call. Results are in order, each client gets a
+    gradient of its own, and x is not changed; the first task asks for nothing."""
     hosted, x = host(mlp(), (20,) * 12)
-    ys = [x.copy() for _ in range(12)]
+    before, ys = x.copy(), [x.copy() for _ in range(12)]
 
     def task(i: int) -> Any:
         client, rows = hosted.objectives[i], np.arange(i, i + 8)
@@ -177,14 +174,18 @@ def test_steps_and_gradients_at_the_same_time() -> None:
 
     calls = spied(hosted)
     assert hosted.train_batch is not None
-    results = hosted.train_batch([lambda i=i: task(i) for i in range(12)])  # type: ignore[misc]
-    assert calls == [(6, 8)] * 3
-    for i in range(12):
+    tasks = [lambda: "nothing", *(lambda i=i: task(i) for i in range(12))]
+    first, *results = hosted.train_batch(tasks)  # type: ignore[arg-type]
+    assert calls == [(6, 8)] * 3 and first == "nothing" and (x == before).all()
+    results[1] += 1
+    for i in (0, *range(2, 12)):
         y, rows = x.copy(), np.arange(i, i + 8)
         for _ in range(0 if i % 2 else 2):
             y -= 0.1 * hosted.objectives[i].gradient(y, rows)
         np.testing.assert_allclose(ys[i], y, rtol=1e-12)
         if i % 2:
+            assert results[i].flags.c_contiguous
+            assert results[i].base.untyped_storage().nbytes() == results[i].nbytes
             np.testing.assert_allclose(results[i], hosted.objectives[i].gradient(x, rows), rtol=1e-12, atol=1e-15)
 
 
@@ -220,35 +221,28 @@ def test_rows_in_a_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 class Interrupts(FedAvg):
     """Client 2 raises after its local steps."""
 
-    def init_client(self, x0: Vector, i: int) -> State:
-        return State(i=i)
-
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         update = super().train(client, message, objective)
-        if client.i == 2:
+        if objective.i == 2:  # type: ignore[attr-defined]
             raise KeyboardInterrupt
         return update
 
 
-def test_what_one_client_raises_costs_the_others_nothing() -> None:
+def test_what_one_client_raises_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients of a batch that fails as a whole are trained one by one."""
     hosted, x = host(mlp(), (20,) * 6)
+    messages = [(i, Message((x,))) for i in range(6)]
     worker = Worker(Interrupts(**STEPS), x, hosted.objectives, hosted.train_batch)
-    results = worker.train_all([(i, Message((x,))) for i in range(6)])
+    results = worker.train_all(messages)
     assert [isinstance(result, Update) for result in results] == [True, True, False, True, True, True]
     assert list(worker.failed_clients) == [2]
-
-
-def test_clients_of_a_batch_that_fails_have_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are trained one by one."""
 
     def fails(*arguments: object) -> None:
         raise ZeroDivisionError
 
-    hosted, x = host(mlp(), (20,) * 6)
     monkeypatch.setattr(batched.BatchTrainer, "compute", fails)
     worker = Worker(FedAvg(**STEPS), x, hosted.objectives, hosted.train_batch)
-    results = worker.train_all([(i, Message((x,))) for i in range(6)])
-    assert all(isinstance(result, Update) for result in results) and not worker.failed_clients
+    assert all(isinstance(result, Update) for result in worker.train_all(messages)) and not worker.failed_clients
 
 
 def test_an_error_in_one_client_gives_up_the_others() -> None:
@@ -270,31 +264,6 @@ def test_an_error_in_one_client_gives_up_the_others() -> None:
     assert sorted(ended) == [0, 1, 2, 3, 4, 5] and error  # which holds the others' frames
     assert hosted.objectives[0].shared.executor is None  # type: ignore[attr-defined]
     agree(*CASES["fedavg"], hosted, x, 1e-12)
-
-
-def test_results_are_in_order_and_each_has_its_own() -> None:
-    """Also for tasks that ask for nothing; each client gets its own gradient, and x is not changed."""
-    hosted, x = host(mlp(), (20,) * 6)
-    before = x.copy()
-    alone = [hosted.objectives[i].gradient(x) for i in range(6)]
-    tasks = [lambda: "nothing", *(lambda i=i: hosted.objectives[i].gradient(x) for i in range(6))]
-    assert hosted.train_batch is not None
-    first, *gradients = hosted.train_batch(tasks)
-    assert first == "nothing" and (x == before).all()
-    gradients[0] += 1
-    for g, expected in zip(gradients[1:], alone[1:], strict=True):
-        assert g.flags.c_contiguous and g.base.untyped_storage().nbytes() == g.nbytes
-        np.testing.assert_allclose(g, expected, rtol=1e-12, atol=1e-15)
-
-
-def test_the_clock_decides(tmp_path: Any) -> None:
-    """On under the real clock; off if the bits must not depend on the number of ranks."""
-    file = tmp_path / "job.yaml"
-    file.write_text("{name: a, seed: 0, problem: {model: torch-mlp}, algorithm: {name: fedavg}, stop: {updates: 1}}")
-    real = jobs.load(file, ["clock={mode: real}"])
-    virtual = jobs.load(file, ["clock={mode: virtual, delay: {name: exponential, rate: 10}}"])
-    chosen = jobs.load(file, ["clock={mode: real}", "problem.torch={batched: false}"])
-    assert [job.problem.torch.batched for job in (real, virtual, chosen)] == [True, False, False]
 
 
 # -- which models, and why others are not ------------------------------------------------------------------------------
@@ -366,15 +335,15 @@ class Counting(Branch):
         return self.calls * scores
 
 
-def recurrent() -> nn.Module:
-    return nn.Sequential(nn.Unflatten(1, (6, 1)), nn.LSTM(1, 4, batch_first=True), Last())
-
-
-class Last(nn.Module):
+class Recurrent(nn.Module):
     """An LSTM's last output."""
 
-    def forward(self, x: tuple[Tensor, Any]) -> Tensor:
-        return x[0][:, -1]
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.lstm(x[..., None])[0][:, -1]
 
 
 @pytest.mark.parametrize(
@@ -382,7 +351,7 @@ class Last(nn.Module):
     [
         (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), "the module has buffers"),
         (lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)), "vmap: called random operation"),
-        (recurrent, "not yet implemented the batching rule"),
+        (Recurrent, "not yet implemented the batching rule"),
         (Branch, "data-dependent control flow"),
         (Counting, "gradients under vmap are others"),
         (lambda: nn.Sequential(nn.Linear(6, 60_000), nn.Linear(60_000, 4)), "one client's batch is enough work"),
@@ -397,14 +366,13 @@ def test_models_that_are_computed_one_by_one(module: Callable[[], nn.Module], re
 
 
 def test_clients_of_a_rank_must_be_several() -> None:
+    """And of more ranks than clients some have none."""
     few = "no: fewer than 5 clients on this rank, or with rows of one shape"
     assert host(mlp(), (20,) * 4)[0].facts["batched"] == few
     hosted, _ = host(mlp(), (20,) * 5)
     assert hosted.facts["batched"] is True
-    shared, settings = hosted.objectives[0].shared, Torch(batched=True)  # type: ignore[attr-defined]
-    assert (
-        batched.host_clients(shared, {}, settings, {"transfers": "host"}).facts["batched"] == few
-    )  # more ranks than clients
+    shared = hosted.objectives[0].shared  # type: ignore[attr-defined]
+    assert batched.host_clients(shared, {}, Torch(batched=True), {"transfers": "host"}).facts["batched"] == few
     assert host(mlp(), (20,) * 5, rows=lambda i, s: torch.randn(s, 6 + i % 2))[0].facts["batched"] == few
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import mpifl
-from mpifl import ConfigError
 from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message
@@ -24,6 +24,7 @@ from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
 from mpifl.problems.torch.module_objective import TorchObjective
 from mpifl.transport.client_end import ClientError
+from tests.problems.conftest import refusal
 from tests.problems.test_torch import client, rows, small
 from tests.tiers import parameters
 
@@ -118,11 +119,12 @@ def test_schedules(name: str, state: str, per: str) -> None:
 
 def test_plain_sgd_is_the_solver_sgd() -> None:
     """Bit for bit; with momentum to rounding, as torch orders the operations otherwise."""
-    plain = contacts(fedavg(Sgd()), client(small(), *rows()))
-    np.testing.assert_array_equal(contacts(fedavg(TorchSolver()), client(small(), *rows())), plain)
-    heavy = TorchSolver(optimizer={"name": "SGD", "momentum": 0.9})
-    found = contacts(fedavg(heavy), client(small(), *rows()))
-    np.testing.assert_allclose(found, contacts(fedavg(Sgd(momentum=0.9)), client(small(), *rows())), atol=1e-13)
+    plain, found, heavy, expected = (
+        contacts(fedavg(solver), client(small(), *rows()))
+        for solver in (Sgd(), TorchSolver(), TorchSolver("torch", {"name": "SGD", "momentum": 0.9}), Sgd(momentum=0.9))
+    )
+    np.testing.assert_array_equal(found, plain)
+    np.testing.assert_allclose(heavy, expected, atol=1e-13)
 
 
 def test_terms_of_a_method_are_part_of_the_gradient() -> None:
@@ -209,20 +211,13 @@ def test_a_refused_update_changes_no_state(first: int) -> None:
 # -- runs --------------------------------------------------------------------------------------------------------------
 def job(**solver: Any) -> dict[str, Any]:
     return {
-        "name": "optimizer",
-        "seed": 1,
+        "name": "optimizer", "seed": 1, "stop": {"updates": 30}, "evaluate": {"updates": 15},
         "problem": {"data": "digits", "clients": 6, "model": {"name": "torch-mlp", "hidden": [8]}, "batch_size": 16},
         "algorithm": {
-            "name": "fedbuff",
-            "step_size": 0.01,
-            "local_steps": 2,
-            "trigger": {"every": 3},
-            "solver": solver,
+            "name": "fedbuff", "step_size": 0.01, "local_steps": 2, "trigger": {"every": 3}, "solver": solver,
         },
         "clock": {"mode": "virtual", "delay": {"name": "exponential", "rate": 10}},
-        "stop": {"updates": 30},
-        "evaluate": {"updates": 15},
-    }
+    }  # fmt: skip
 
 
 ADAM: dict[str, Any] = {
@@ -251,21 +246,12 @@ def test_runs_are_repeated(change: str, tmp_path: Path) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {  # solver, key=value, expected
     "unknown": ({"optimizer": "Adan"}, "optimizer.name=Adan", "did you mean Adam?"),
     "far": ({"optimizer": "zzzzzz"}, "optimizer.name=zzzzzz", "one of ASGD, Adadelta"),
-    "closure": (
-        {"optimizer": "LBFGS"},
-        "optimizer.name=LBFGS",
-        "it evaluates the loss several times a step; expected one of",
-    ),
+    "closure": ({"optimizer": "LBFGS"}, "optimizer.name=LBFGS", "it evaluates the loss several times a step; expected"),
     "sparse": ({"optimizer": "SparseAdam"}, "optimizer.name=SparseAdam", "it needs sparse gradients; expected one of"),
     "shape": ({"optimizer": "Muon"}, "optimizer=Muon", "Muon only supports 2D parameters"),
-    "option": (
-        {"optimizer": {"name": "SGD", "momentun": 0.9}},
-        "optimizer.momentun=0.9",
-        "no such option of SGD; the nearest is momentum",
-    ),
+    "option": ({"optimizer": {"name": "SGD", "momentun": 0.9}}, "optimizer.momentun=0.9", "the nearest is momentum"),
     "lr": ({"optimizer": {"name": "Adam", "lr": -1}}, "optimizer.lr=-1", "step_size times step_weights is the lr"),
     "value": ({"optimizer": {"name": "Adam", "betas": [2, 0.9]}}, "optimizer=Adam", "Invalid beta parameter"),
-    "device": ({"optimizer": {"name": "Adam", "capturable": True}}, "optimizer=Adam", "supported devices"),
     "schedule": ({"schedule": "StepLr"}, "schedule.name=StepLr", "did you mean StepLR?"),
     "required": ({"schedule": "StepLR"}, "schedule.step_size=???", "required by StepLR"),
     "division": ({"schedule": {"name": "StepLR", "step_size": 0}}, "schedule=StepLR", "ZeroDivisionError"),
@@ -280,9 +266,8 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {  # solver, key=value, expe
 def test_wrong_solvers(case: str) -> None:
     solver, key, text = WRONG[case]
     one = client(small(), *rows())
-    with pytest.raises(ConfigError) as caught:
+    with refusal(f"^algorithm.solver.{re.escape(key)}: .*{re.escape(text)}"):
         Worker(fedavg(TorchSolver(**solver)), one.shared.flat.values().numpy(), {0: one})
-    assert str(caught.value).startswith(f"algorithm.solver.{key}: ") and text in str(caught.value)
 
 
 def test_methods_that_take_any_steps() -> None:
