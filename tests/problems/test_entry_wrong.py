@@ -73,6 +73,14 @@ def sets(**attributes: Any) -> Any:
     return each_pass
 
 
+def keeps(*arguments: Any, **attributes: Any) -> dict[str, Any]:
+    return {"module": Keeps(*arguments, **attributes)}
+
+
+def plus_one(m: Any, x: Any) -> Any:
+    return m.steps + 1
+
+
 class OfClass(Keeps):
     steps = 0
 
@@ -183,56 +191,44 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "collate": ({"collate": 3}, "collate, the sixth, is int; expected None or a function from rows to a batch"),
     "predict": ({"predict": 7}, "predict, the fifth, is int; expected None or a function from outputs to labels"),
     "predict shape": ({"predict": lambda outputs: outputs > 0}, "predict returns Tensor of shape [2, 2]"),
-    "buffer": (
-        {"module": Keeps(sets(mean=lambda m, x: m.mean + x.mean()), {"mean": torch.tensor(0.0)})},
-        f"a forward pass changes mean{BUFFERS}",
-    ),
-    "integer buffer": (
-        {"module": Keeps(sets(steps=lambda m, x: m.steps + 1), {"steps": torch.tensor(0)})},
-        f"a forward pass changes steps{BUFFERS}",
-    ),
-    "boolean buffer, in evaluation alone": (
-        {"module": Keeps(sets(seen=lambda m, x: m.seen | (not m.training)), {"seen": torch.tensor(False)})},
-        f"a forward pass changes seen{BUFFERS}",
+    "buffer": (keeps(sets(mean=lambda m, x: m.mean + x.mean()), {"mean": torch.tensor(0.0)}), f"changes mean{BUFFERS}"),
+    "integer buffer": (keeps(sets(steps=plus_one), {"steps": torch.tensor(0)}), f"changes steps{BUFFERS}"),
+    "boolean buffer, if not in training": (
+        keeps(sets(seen=lambda m, x: m.seen | (not m.training)), {"seen": torch.tensor(False)}),
+        f"changes seen{BUFFERS}",
     ),
     "complex buffer": (
-        {"module": Keeps(sets(phase=lambda m, x: m.phase * 2j), {"phase": torch.tensor(1j)})},
-        f"a forward pass changes phase{BUFFERS}",
+        keeps(sets(phase=lambda m, x: m.phase * 2j), {"phase": torch.tensor(1j)}),
+        f"changes phase{BUFFERS}",
     ),
-    "number": (
-        {"module": Keeps(sets(steps=lambda m, x: m.steps + 1), steps=0)},
-        f"a forward pass changes steps{VALUES}",
-    ),
+    "number": (keeps(sets(steps=plus_one), steps=0), f"changes steps{VALUES}"),
     "number of the class": (
         {"module": OfClass(lambda m, x: setattr(OfClass, "steps", OfClass.steps + 1))},
-        f"a forward pass changes steps{VALUES}",
+        f"changes steps{VALUES}",
     ),
-    "in a part of a part": (
-        {"module": nn.Sequential(nn.Sequential(nn.Linear(3, 2), Memory()))},
-        "a forward pass changes 0.1.log",
-    ),
+    "in a part of a part": ({"module": nn.Sequential(nn.Sequential(nn.Linear(3, 2), Memory()))}, "changes 0.1.log"),
     "recurrent state": (
-        {"module": Keeps(sets(hidden=lambda m, x: 0.5 * m.hidden + x.detach().mean()), hidden=torch.zeros(1))},
-        "a forward pass changes hidden",
+        keeps(sets(hidden=lambda m, x: 0.5 * m.hidden + x.detach().mean()), hidden=torch.zeros(1)),
+        "changes hidden",
     ),
     "constant from the first rows": (
-        {"module": Keeps(sets(centre=lambda m, x: x.mean(0) if m.centre is None else m.centre), centre=None)},
-        "a forward pass changes centre",
+        keeps(sets(centre=lambda m, x: x.mean(0) if m.centre is None else m.centre), centre=None),
+        "changes centre",
     ),
     "generator of NumPy's": (
-        {"module": Keeps(lambda m, x: m.draw.random(), draw=np.random.default_rng(0))},
-        f"a forward pass changes draw{VALUES}",
+        keeps(lambda m, x: m.draw.random(), draw=np.random.default_rng(0)),
+        f"changes draw{VALUES}",
     ),
     "generator of torch's": (
-        {"module": Keeps(lambda m, x: torch.rand(1, generator=m.draw), draw=torch.Generator())},
-        f"a forward pass changes draw{VALUES}",
+        keeps(lambda m, x: torch.rand(1, generator=m.draw), draw=torch.Generator()),
+        f"changes draw{VALUES}",
     ),
-    "draws of NumPy": ({"module": Keeps(lambda m, x: np.random.random())}, f"draws from NumPy's generator{DRAWS}"),
-    "draws of Python": ({"module": Keeps(lambda m, x: random.random())}, f"draws from Python's generator{DRAWS}"),
-    "loss that is an object": ({"loss": Annealed()}, "a forward pass changes loss.calls"),
-    "loss that is a module": ({"loss": Centres()}, "a forward pass changes loss.centre"),
-    "loss that is a method": ({"loss": Annealed().__call__}, "a forward pass changes loss.calls"),
-    "loss that is a function": ({"loss": counted}, "a forward pass changes loss.calls"),
+    "draws of NumPy": (keeps(lambda m, x: np.random.random()), f"draws from NumPy's generator{DRAWS}"),
+    "draws of Python": (keeps(lambda m, x: random.random()), f"draws from Python's generator{DRAWS}"),
+    "loss that is an object": ({"loss": Annealed()}, "changes loss.calls"),
+    "loss that is a module": ({"loss": Centres()}, "changes loss.centre"),
+    "loss that is a method": ({"loss": Annealed().__call__}, "changes loss.calls"),
+    "loss that is a function": ({"loss": counted}, "changes loss.calls"),
 }
 
 

@@ -124,14 +124,19 @@ def test_logistic_regression_is_the_one_in_numpy(method: str, tmp_path: Path) ->
     np.testing.assert_allclose(ours.model, numpy.model, rtol=0, atol=1e-12)
 
 
-def test_fisher_and_accuracy_are_those_in_numpy() -> None:
+def test_measures_are_those_in_numpy() -> None:
+    """Of the same rows of clients, held out or not."""
     pair = []
     for model in ("logistic", "torch-logistic"):
-        settings = ProblemConfig(model=problems.MODELS[model](), clients=4, test_split=0.2, dtype="float64")
+        settings = ProblemConfig(
+            model=problems.MODELS[model](), clients=4, test_split=0.2, validation_split=0.2, dtype="float64"
+        )
         problem = problems.load(settings)
         one = problems.objective(settings, problem.meta, problem.shard(1), 1, 0)
-        x = problem.initial(0)
-        pair.append((one.fisher(x), one.accuracy(x), one.loss(x), problem.client_accuracies(x)))
+        x, metrics = problem.initial(0), problem.evaluate(problem.initial(0))
+        assert problem.validation_rows and {"validation_loss", "test_loss"} <= metrics.keys()
+        measured = one.fisher(x), one.accuracy(x), one.loss(x), problem.client_accuracies(x), [*metrics.values()]
+        pair.append((*measured, *problem.shard(3)))
     for found, expected in zip(*pair, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
 
@@ -212,10 +217,6 @@ def test_a_gradient_leaves_statistics_alone_until_update_buffers() -> None:
     assert (start == kept).all()
     np.testing.assert_allclose(slow, fast, atol=1e-14)
     assert (fast[-8:] != start[-8:]).all()
-
-
-def test_variances_are_not_negative() -> None:
-    """Methods that extrapolate or reflect may average to less than 0, whose root is nan."""
     x, y = rows(24)
     one = client(small(nn.BatchNorm1d(4)), x, y)
     start = one.shared.flat.values().numpy()

@@ -120,9 +120,6 @@ def test_loss_and_accuracy_by_formula(dtype: str) -> None:
     assert found["validation_accuracy"] == (scores.argmax(1) == labels).mean()
     assert found["test_loss"] == whole.evaluate(x)["test_loss"]
     assert "validation_loss" not in whole.evaluate(x)
-
-
-def test_evaluation_rows_bound_them_as_well() -> None:
     config = ProblemConfig(clients=5, validation_split=0.3)
     every, few = load(config), load(replace(config, evaluation_rows=7))
     x = every.initial(1)
@@ -162,17 +159,13 @@ def test_which_rows_the_global_model_is_tested_on() -> None:
 
 # -- brought by the data -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("data", [Synthetic(alpha=1, beta=1), SyntheticIid()])
-def test_synthetic_devices_bring_a_tenth(data: Any) -> None:
-    """n_k - floor(0.9 n_k) rows each, in the order of the devices."""
+def test_synthetic_devices_bring_test_rows(data: Any) -> None:
+    """In the order of the devices."""
     problem = load(ProblemConfig(data=data, clients=6, dtype="float64"))
     rows = data.read(None, False, 6)
-    counts = [len(own(problem, k)[1]) for k in range(6)]
-    sizes = [count + s for count, s in zip(counts, problem.samples.tolist(), strict=True)]
-    assert counts == [n - int(0.9 * n) for n in sizes] and sum(counts) == len(rows.y_test)
-    ends = np.cumsum([0, *counts])
-    for k in range(6):
-        assert np.array_equal(own(problem, k)[0], rows.x_test[ends[k] : ends[k + 1]])
-        assert np.array_equal(own(problem, k)[1], rows.y_test[ends[k] : ends[k + 1]])
+    for j, every in enumerate((rows.x_test, rows.y_test)):
+        assert np.array_equal(np.concatenate([own(problem, k)[j] for k in range(6)]), every)
+    assert [len(own(problem, k)[1]) for k in range(6)] == np.bincount(rows.owner_test).tolist()
 
 
 def test_leaf_users_by_name(tmp_path: Path) -> None:
@@ -252,26 +245,6 @@ def test_without_test_rows(model: Any) -> None:
 
 
 # -- torch -------------------------------------------------------------------------------------------------------------
-def test_a_torch_model_has_the_same_rows() -> None:
-    """The same clients' rows, and the loss and accuracy of a torch module with the same parameters."""
-    pytest.importorskip("torch")
-    from mpifl.problems.models.networks import TorchMlp
-
-    one, other = (
-        load(ProblemConfig(clients=4, model=model, dtype="float64", validation_split=0.2, test_split=0.1))
-        for model in (Mlp(hidden=5), TorchMlp(hidden=[5]))
-    )
-    w1, b1, w2, b2 = np.split(np.random.default_rng(0).standard_normal(one.d), np.cumsum([64 * 5, 5, 50]))
-    x = np.concatenate([w1, b1, w2, b2])
-    same = np.concatenate([w1.reshape(64, 5).T.ravel(), b1, w2.reshape(5, 10).T.ravel(), b2])
-    for i in range(4):
-        assert all(np.array_equal(a, b) for a, b in zip(one.shard(i), other.shard(i), strict=True))
-    found, expected = other.evaluate(same), one.evaluate(x)
-    assert found.keys() == expected.keys()
-    for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=1e-9), key
-
-
 def test_a_problem_of_ones_own_is_split_the_same_way_on_every_rank() -> None:
     pytest.importorskip("torch")
     from mpifl.problems import host
