@@ -44,9 +44,6 @@ def test_ranks_of_a_host_share_its_gpus(gpus: Any) -> None:
     assert [choose_device("cuda", local).index for local in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
     assert [choose_device("cuda:2", local).index for local in range(3)] == [2, 2, 2]
     assert choose_device("cpu", 3) == CPU
-
-
-def test_a_gpu_that_is_not_there(gpus: Any) -> None:
     gpus(2)
     text = f"problem.torch.device=cuda:2: {socket.gethostname()} has no such GPU; expected cuda:0 to cuda:1"
     with refusal(f"^{text}$"):

@@ -1,4 +1,4 @@
-"""A user's own module, loss and data: numbers against NumPy's formulas, and one line for each mistake."""
+"""A user's own module, loss and data: numbers by formulas; rows that are dicts, and test rows for each client."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mpifl
 from mpifl import problems
 from mpifl.problems import ComputeResources, ProblemConfig
 from mpifl.problems.settings import Torch
@@ -145,6 +146,10 @@ def test_losses_and_gradients_are_those_of_the_formula() -> None:
     assert metrics["test_loss"] == pytest.approx(squares(x, ROWS[3])[0], rel=1e-12)
     assert np.isnan(metrics["test_accuracy"])
     np.testing.assert_allclose(problem.gradient(x), gradient + shrink, rtol=1e-12)
+    config = configured("twice")
+    x = np.array([0.5, -1, 2, 0.25])
+    loss = hosted(config, problems.load(config)).objectives[2].loss(x)
+    assert loss == pytest.approx(squares(x, (2 * ROWS[2][0], ROWS[2][1]))[0], rel=1e-12)
 
 
 def test_clients_compute_with_the_threads_of_the_job() -> None:
@@ -160,13 +165,6 @@ def test_clients_compute_with_the_threads_of_the_job() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_data_set_may_change_the_rows_that_it_reads() -> None:
-    config = configured("twice")
-    x = np.array([0.5, -1, 2, 0.25])
-    loss = hosted(config, problems.load(config)).objectives[2].loss(x)
-    assert loss == pytest.approx(squares(x, (2 * ROWS[2][0], ROWS[2][1]))[0], rel=1e-12)
 
 
 def entropy(x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -256,6 +254,12 @@ def test_a_rank_reads_the_rows_of_its_own_clients_alone() -> None:
     here = problems.host(config.model, config.settings, problem.meta, {1: []}, 0, ComputeResources()).objectives[1]
     assert Plain.read == {0: 5, 2: 8}  # one process holds the rows once
     assert here.rows.take(slice(None))[1].tolist() == [1]  # True
+    config = configured("other_rows")
+    problem = problems.load(config)
+    assert [*hosted(config, problem, 0).objectives] == [0]
+    says = "client 1 has other rows on rank 0; expected the same data on every rank; seed what is drawn"
+    with refusal(says):
+        hosted(config, problem, 0, 1)
 
 
 @pytest.mark.parametrize(("buffers", "d"), [("averaged", 10 + 6), ("local", 10)])
@@ -301,15 +305,6 @@ def test_batch_norm_of_one_row(how: dict[str, Any], refused: str) -> None:
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
-def test_other_rows_on_another_rank_are_refused() -> None:
-    config = configured("other_rows")
-    problem = problems.load(config)
-    assert [*hosted(config, problem, 0).objectives] == [0]
-    says = "client 1 has other rows on rank 0; expected the same data on every rank; seed what is drawn"
-    with refusal(says):
-        hosted(config, problem, 0, 1)
-
-
 def test_a_mistake_in_the_function_itself_is_not_dressed_up() -> None:
     with pytest.raises(ZeroDivisionError):
         problems.load(configured("broken"))
@@ -339,8 +334,6 @@ def normed(sizes: tuple[int, ...] = (8, 9)) -> tuple[Any, ...]:
 def test_a_last_batch_of_one_row_is_refused_before_the_run_or_left_out(
     tmp_path: Any, overrides: list[str], says: str
 ) -> None:
-    import mpifl
-
     job = {
         "problem": {"entry": f"{__name__}:normed", "batch_size": 4}, "stop": {"updates": 4},
         "algorithm": {"name": "fedavg", "local_epochs": 1, "step_size": 0.1}, "name": "normed", "seed": 0,
@@ -360,3 +353,95 @@ def test_a_gradient_of_more_rows_than_one_piece_has_no_piece_of_one_row() -> Non
     problem = problems.load(config)
     one = problems.objective(config, problem.meta, problem.shard(0), 0, 0)
     assert np.isfinite(one.gradient(problem.initial(0))).all()
+
+
+CLIENTS, COUNTS = 3, (7, 4, 9)
+TORCH_DRAW = torch.Generator().manual_seed(5)
+FEATURES = [torch.randn(s, 4, generator=TORCH_DRAW) for s in (*COUNTS, 6)]
+CLASSES = [(x.sum(1) > 0).long() for x in FEATURES]
+
+
+class Linear(nn.Linear):  # type: ignore[misc]
+    """Takes the features in one tensor, or in the parts a and b of a dict."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x if isinstance(x, torch.Tensor) else torch.cat([x["a"], x["b"]], 1))
+
+
+def entry(kind: str, tests: str = "one") -> Any:
+    sets: list[Any] = [*map(TensorDataset, FEATURES, CLASSES)]
+    if kind == "dict":
+        sets = [[({"a": x[:1], "b": x[1:]}, y) for x, y in rows] for rows in sets]
+    *clients, test = sets
+    found = {"one": test, "own": clients, "some": [clients[0], None, clients[2]], "none": None}
+    return {"module": Linear(4, 2), "loss": cross_entropy, "datasets": clients, "test": found[tests]}
+
+
+def rowwise(kind: str, tests: str = "one", **more: Any) -> ProblemConfig:
+    return ProblemConfig(entry=f"{__name__}:entry", options={"kind": kind, "tests": tests}, batch_size=3, **more)
+
+
+def recorded(folder: Path, kind: str, tests: str = "one", **more: Any) -> mpifl.Run:
+    job = {
+        "name": kind.replace(" ", "-") + tests, "seed": 2, "output": str(folder / f"{kind}{tests}.h5"),
+        "problem": {"entry": f"{__name__}:entry", "options": {"kind": kind, "tests": tests}, "batch_size": 3},
+        "algorithm": {"name": "fedavg", "step_size": 0.5, "local_epochs": 1},
+        "clock": {"mode": "virtual", "delay": "exponential"}, "stop": {"updates": 12}, "evaluate": {"updates": 6},
+    }  # fmt: skip
+    return mpifl.run({**job, **more})
+
+
+@pytest.mark.parametrize("split", [None, 0.25])
+def test_rows_that_are_collated_are_held_out_and_drawn_as_tensors_are(split: float | None) -> None:
+    one, other = (
+        problems.load(rowwise(k, validation_split=0.25, evaluation_rows=9, test_split=split))
+        for k in ("dict", "tensors")
+    )
+    x = one.initial(0)
+    assert one.samples.tolist() == other.samples.tolist() and one.validation_rows == other.validation_rows > 0
+    found, expected = one.evaluate(x), other.evaluate(other.initial(0))
+    assert found == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    np.testing.assert_allclose(one.gradient(x), other.gradient(x), rtol=1e-5, atol=1e-7)
+
+
+def right(weight: Any, x: Any, y: Any) -> float:
+    """The fraction of rows whose highest score is that of their class."""
+    scores = x @ weight[:8].reshape(2, 4).T + weight[8:]
+    return float(np.mean(scores.argmax(1) == y))
+
+
+@pytest.mark.parametrize("kind", ["tensors", "dict"])
+def test_each_client_has_test_rows_of_its_own(kind: str) -> None:
+    """Accuracies by hand; the rows of all clients together are the test rows."""
+    problem = problems.load(rowwise(kind, "some"))
+    x = problem.initial(1)
+    rows = [(FEATURES[i].numpy(), CLASSES[i].numpy()) for i in (0, 2)]
+    metrics, own = problem.evaluate_with_clients(x)
+    expected = [right(x, *each) for each in rows]
+    assert own.tolist() == pytest.approx([expected[0], np.nan, expected[1]], nan_ok=True)
+    assert metrics["client_accuracy_mean"] == pytest.approx(np.mean(expected))
+    together = [np.concatenate(part) for part in zip(*rows, strict=True)]
+    assert metrics["test_accuracy"] == pytest.approx(right(x, *together))
+
+
+def test_test_split_holds_out_rows_of_each_client() -> None:
+    """int(0.3 s_i) of the rows of client i, which do not train; all of them together are the test rows."""
+    problem = problems.load(rowwise("tensors", "none", test_split=0.3))
+    held = [int(0.3 * s) for s in COUNTS]
+    assert problem.samples.tolist() == [s - h for s, h in zip(COUNTS, held, strict=True)]
+    x = problem.initial(1)
+    metrics, own = problem.evaluate_with_clients(x)
+    assert [round(h * a, 6) % 1 for h, a in zip(held, own, strict=True)] == [0, 0, 0]
+    assert metrics["test_accuracy"] == pytest.approx(np.dot(held, own) / sum(held))
+
+
+def test_accuracies_of_clients_are_recorded(tmp_path: Path) -> None:
+    with recorded(tmp_path, "tensors", "own", evaluate={"updates": 6, "clients": True}) as made:
+        rows = made.client_evaluations
+        last = rows[rows.evaluation == rows.evaluation.max()]
+        assert last.client.tolist() == [0, 1, 2]
+        expected = [right(made.model, FEATURES[i].numpy(), CLASSES[i].numpy()) for i in range(CLIENTS)]
+        assert last.accuracy.tolist() == pytest.approx(expected)
+    algorithm = {"name": "apfl", "step_size": 0.1, "local_epochs": 1}
+    with recorded(tmp_path, "dict", "own", algorithm=algorithm) as made:
+        assert made.evaluations.personal_accuracy_mean.notna().all()

@@ -29,6 +29,9 @@ X, Y = ROWS[0].tensors
 NO_FUNCTION = 5
 
 
+Norm = nn.BatchNorm1d
+
+
 class Broken(nn.Linear):
     """An exception of the forward pass of a user's module."""
 
@@ -81,8 +84,16 @@ def plus_one(m: Any, x: Any) -> Any:
     return m.steps + 1
 
 
+def in_evaluation(m: Any, x: Any) -> Any:
+    return m.seen | (not m.training)
+
+
 class OfClass(Keeps):
     steps = 0
+
+
+def count_in_class(m: Any, x: Any) -> None:
+    OfClass.steps += 1
 
 
 class Memory(nn.Module):
@@ -139,12 +150,12 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "meta": ({"module": nn.Linear(3, 2, device="meta")}, "shape and values of weight are not known yet; expected"),
     "lazy": ({"module": nn.LazyLinear(2)}, "shape and values of weight are not known yet; expected a module whose are"),
     "broken": ({"module": Broken(3, 2)}, "client 0: AttributeError: 'Broken' object has no attribute 'nowhere'"),
-    "momentum": ({"module": nn.BatchNorm1d(3, momentum=None)}, "batch norm has no momentum, so it counts the batches"),
+    "momentum": ({"module": Norm(3, momentum=None)}, "batch norm has no momentum, so it counts the batches"),
     "norm double": (
-        {"module": nn.Sequential(nn.BatchNorm1d(3, affine=False).double(), nn.Linear(3, 2))},
-        "problem.dtype=float32: the module's buffer 0.running_mean is float64; expected float64",
+        {"module": Norm(3, affine=False).double()},
+        "the module's buffer running_mean is float64; expected",
     ),
-    "one row": ({"module": nn.BatchNorm1d(3)}, "client 1: Expected more than 1 value per channel when training, got"),
+    "one row": ({"module": Norm(3)}, "client 1: Expected more than 1 value per channel when training, got"),
     "shape": ({"module": nn.Linear(4, 2)}, "client 0: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)"),
     "outputs": ({"module": nn.GRU(3, 2)}, "the module returns tuple of 2; expected a tensor"),
     "no loss": ({"loss": "cross_entropy"}, "the loss that it returns is str; expected a function of outputs and"),
@@ -163,22 +174,16 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "no pair": ({"datasets": [ROWS[0], X]}, "row 0 of client 1 is Tensor; expected rows (x, y), as TensorDataset"),
     "three parts": ({"datasets": [TensorDataset(X, Y, Y)]}, "the rows of client 0 have 3 parts; expected (x, y)"),
     "lies": ({"datasets": [Lies()]}, "client 0: list index out of range; expected a data set with a row [k] for each"),
-    "ragged": (
-        {"datasets": [[([1.0, 2.0, 3.0], 0), ([1.0, 2.0], 1)]]},
-        "the inputs of client 0 make no tensor: stack expects each tensor to be equal size, but got [3] at",
-    ),
+    "ragged": ({"datasets": [[([1.0, 2.0], 0), ([1.0], 1)]]}, "the inputs of client 0 make no tensor: stack exp"),
     "text": ({"datasets": [[("abc", 0)]]}, "the inputs of client 0 make no tensor: new(): invalid data type 'str'"),
-    "rows double": (
-        {"datasets": [ROWS[0], TensorDataset(X.double(), Y)]},
-        "problem.dtype=float32: the inputs of client 1 are float64; expected float64",
-    ),
+    "rows double": ({"datasets": [ROWS[0], TensorDataset(X.double(), Y)]}, "the inputs of client 1 are float64; expec"),
     "targets double": (
-        {"module": nn.Linear(3, 1), "loss": F.mse_loss, "datasets": [TensorDataset(X, X[:, :1].double())]},
-        "the targets of client 0 are float64; expected float64",
+        {"datasets": [TensorDataset(X, X[:, :1].double())]},
+        "the targets of client 0 are float64; expected fl",
     ),
     "targets flat": (
         {"module": nn.Linear(3, 1), "loss": F.mse_loss, "datasets": [TensorDataset(X, X[:, 0])]},
-        "client 0: Using a target size (torch.Size([2])) that is different to the input size (torch.Size([2,",
+        "client 0: Using a target size (torch.Size([2])) that is different",
     ),
     "nan": ({"datasets": [ROWS[0], TensorDataset(X / 0, Y)]}, "among the inputs of client 1 is nan or infinity"),
     "label": ({"datasets": [ROWS[0], TensorDataset(X, Y + Y)]}, "client 1: Target 2 is out of bounds."),
@@ -193,36 +198,18 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "predict shape": ({"predict": lambda outputs: outputs > 0}, "predict returns Tensor of shape [2, 2]"),
     "buffer": (keeps(sets(mean=lambda m, x: m.mean + x.mean()), {"mean": torch.tensor(0.0)}), f"changes mean{BUFFERS}"),
     "integer buffer": (keeps(sets(steps=plus_one), {"steps": torch.tensor(0)}), f"changes steps{BUFFERS}"),
-    "boolean buffer, if not in training": (
-        keeps(sets(seen=lambda m, x: m.seen | (not m.training)), {"seen": torch.tensor(False)}),
-        f"changes seen{BUFFERS}",
-    ),
-    "complex buffer": (
-        keeps(sets(phase=lambda m, x: m.phase * 2j), {"phase": torch.tensor(1j)}),
-        f"changes phase{BUFFERS}",
-    ),
+    "boolean buffer": (keeps(sets(seen=in_evaluation), {"seen": torch.tensor(False)}), f"changes seen{BUFFERS}"),
+    "complex": (keeps(sets(phase=lambda m, x: m.phase * 2j), {"phase": torch.tensor(1j)}), f"changes phase{BUFFERS}"),
     "number": (keeps(sets(steps=plus_one), steps=0), f"changes steps{VALUES}"),
-    "number of the class": (
-        {"module": OfClass(lambda m, x: setattr(OfClass, "steps", OfClass.steps + 1))},
-        f"changes steps{VALUES}",
-    ),
+    "of the class": ({"module": OfClass(count_in_class)}, f"changes steps{VALUES}"),
     "in a part of a part": ({"module": nn.Sequential(nn.Sequential(nn.Linear(3, 2), Memory()))}, "changes 0.1.log"),
-    "recurrent state": (
-        keeps(sets(hidden=lambda m, x: 0.5 * m.hidden + x.detach().mean()), hidden=torch.zeros(1)),
-        "changes hidden",
-    ),
+    "recurrent state": (keeps(sets(hidden=lambda m, x: m.hidden + x.mean()), hidden=torch.zeros(1)), "changes hidden"),
     "constant from the first rows": (
         keeps(sets(centre=lambda m, x: x.mean(0) if m.centre is None else m.centre), centre=None),
         "changes centre",
     ),
-    "generator of NumPy's": (
-        keeps(lambda m, x: m.draw.random(), draw=np.random.default_rng(0)),
-        f"changes draw{VALUES}",
-    ),
-    "generator of torch's": (
-        keeps(lambda m, x: torch.rand(1, generator=m.draw), draw=torch.Generator()),
-        f"changes draw{VALUES}",
-    ),
+    "NumPy's": (keeps(lambda m, x: m.draw.random(), draw=np.random.default_rng(0)), f"changes draw{VALUES}"),
+    "torch's": (keeps(lambda m, x: torch.rand(1, generator=m.draw), draw=torch.Generator()), f"changes draw{VALUES}"),
     "draws of NumPy": (keeps(lambda m, x: np.random.random()), f"draws from NumPy's generator{DRAWS}"),
     "draws of Python": (keeps(lambda m, x: random.random()), f"draws from Python's generator{DRAWS}"),
     "loss that is an object": ({"loss": Annealed()}, "changes loss.calls"),

@@ -244,10 +244,6 @@ def test_initial_model_is_scaled_by_layer() -> None:
         assert part.std() == pytest.approx((3 * m) ** -0.5, rel=0.5 if len(part) < 100 else 0.1)
     assert np.abs(x[:24000]).max() > 0.99 * 60**-0.5
     assert (x == problem.initial(3)).all() and (x != problem.initial(4)).all()
-
-
-def test_initial_model_by_another_law() -> None:
-    """Normal entries of standard deviation sqrt(2) over the root of the inputs: He's; zeros stay zeros."""
     x = built(Mlp(init=Normal(std=2**0.5), hidden=400))[0].initial(0)
     assert x[:24000].std() == pytest.approx((2 / 60) ** 0.5, rel=0.02)
     assert x[24400:28400].std() == pytest.approx((2 / 400) ** 0.5, rel=0.05)

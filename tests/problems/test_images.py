@@ -141,14 +141,11 @@ def test_wrong_shape_or_label(image_root: Write, file: str, array: np.ndarray, t
         EmnistLetters().read(image_root("emnist-letters", first=0), False, None)
 
 
-def test_missing_file_names_its_path(tmp_path: Path) -> None:
+def test_root_is_the_environments_unless_given_and_a_missing_file_is_named(
+    tmp_path: Path, image_root: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with refusal(f"data file={tmp_path / 'mnist' / IMAGES}: .*download=true"):
         load(ProblemConfig(data=Mnist(), root=str(tmp_path), clients=2))
-
-
-def test_root_is_the_environments_unless_given(
-    image_root: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
     monkeypatch.setenv("MPIFL_DATA", str(image_root()))
     assert load(ProblemConfig(data=Mnist(), clients=2)).samples.sum() == 50
     with pytest.raises(ConfigError):
@@ -187,11 +184,6 @@ def test_download(image_root: Write, server: tuple[str, Path], monkeypatch: pyte
     (served / IMAGES).unlink()
     with refusal("404"):
         Mnist().read(tmp_path / "third", True, None)
-
-
-def test_download_of_letters(
-    image_root: Write, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
     address, served = server
     with zipfile.ZipFile(served / "gzip.zip", "w") as archive:
         for path in (image_root("emnist-letters", first=1) / "emnist-letters").iterdir():

@@ -115,12 +115,6 @@ def test_leaf_shakespeare(tmp_path: Path) -> None:
     assert np.load(rows.tokens.file).dtype == np.uint8
 
 
-def test_other_characters_are_spaces(tmp_path: Path) -> None:
-    write_leaf(tmp_path / "train", {"u": {"x": ["\u2019a" * 40, "\U0001f600" + "b" * 79], "y": ["\t", "c"]}})
-    rows = read("leaf-shakespeare", tmp_path)
-    assert spelt(rows, "x", rows.y) == [" a" * 40 + " ", " " + "b" * 79 + "c"]
-
-
 def writer(k: int, rows: int) -> dict[str, list[Any]]:
     """A writer as data_to_json.py writes one: pixels/255, and labels up to 61."""
     generator = np.random.default_rng(k)

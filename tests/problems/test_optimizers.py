@@ -127,16 +127,13 @@ def test_plain_sgd_is_the_solver_sgd() -> None:
     np.testing.assert_allclose(heavy, expected, atol=1e-13)
 
 
-def test_terms_of_a_method_are_part_of_the_gradient() -> None:
-    """FedProx: Adam gets g + mu (y - x)."""
+def test_terms_of_a_method_are_part_of_the_gradient_and_callbacks_leave_the_optimiser_alone() -> None:
+    """FedProx: Adam gets g + mu (y - x). APFL binds the module to another vector after each step; its shared model is
+    FedAvg's."""
     algorithm = FedProx(step_size=STEP, local_epochs=EPOCHS, mu=0.3, solver=TorchSolver(optimizer="Adam"))
     found = contacts(algorithm, client(small(), *rows()))
     expected = bare_loop("Adam", {}, False, gradient_of=lambda g, p, p0: g + 0.3 * (p - p0))
     np.testing.assert_array_equal(found, expected)
-
-
-def test_a_callback_after_each_step_leaves_the_optimiser_alone() -> None:
-    """APFL binds the module to another vector after each step; its shared model is FedAvg's."""
     solver = TorchSolver(optimizer="Adam", state="kept")
     algorithm = APFL(step_size=STEP, local_epochs=EPOCHS, solver=solver)
     found = contacts(algorithm, client(small(), *rows()))
@@ -154,6 +151,9 @@ def test_entries_without_gradient_stay() -> None:
     trained = one.shared.flat.trained
     np.testing.assert_array_equal(y[trained:], plain[trained:])
     np.testing.assert_allclose(y[:trained], plain[:trained] - STEP * x[:trained], atol=1e-15)
+    assert Scaffold(option="I", solver=TorchSolver()).torch_optimizer()
+    assert Area(solver=TorchSolver()).effective_steps(Clients(np.ones(3))) is None
+    assert FedAvg().torch_optimizer() is None
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------
@@ -172,23 +172,6 @@ def test_a_kept_state_survives_saving() -> None:
     second.last = first.last  # type: ignore[attr-defined]
     np.testing.assert_array_equal(contacts(fedavg(KEPT), second, 2, first=2), whole)
     assert not client(small(), *rows()).save()
-
-
-def test_a_client_that_moves_to_another_rank() -> None:
-    """Its optimiser continues as it was at the checkpoint."""
-    algorithm, one, other = fedavg(KEPT), client(small(), *rows()), client(small(), *rows())
-    x = one.shared.flat.values().numpy()
-    host, elsewhere = Worker(algorithm, x, {0: one}), Worker(algorithm, x, {})
-    host.train(0, Message((x,)))
-    saved = host.snapshots()[0]
-    elsewhere.add_clients({0: other})
-    elsewhere.restore(0, saved)
-    elsewhere.roll_back(0, [], None)
-    found, expected = (each.train(0, Message((x,), round=1)) for each in (elsewhere, host))
-    assert not isinstance(found, ClientError) and not isinstance(expected, ClientError)
-    np.testing.assert_array_equal(found.vectors[0], expected.vectors[0])
-    fresh = Worker(algorithm, x, {0: client(small(), *rows())}).train(0, Message((x,), round=1))
-    assert not isinstance(fresh, ClientError) and (fresh.vectors[0] != expected.vectors[0]).any()
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -268,9 +251,3 @@ def test_wrong_solvers(case: str) -> None:
     one = client(small(), *rows())
     with refusal(f"^algorithm.solver.{re.escape(key)}: .*{re.escape(text)}"):
         Worker(fedavg(TorchSolver(**solver)), one.shared.flat.values().numpy(), {0: one})
-
-
-def test_methods_that_take_any_steps() -> None:
-    assert Scaffold(option="I", solver=TorchSolver()).torch_optimizer()
-    assert Area(solver=TorchSolver()).effective_steps(Clients(np.ones(3))) is None
-    assert FedAvg().torch_optimizer() is None

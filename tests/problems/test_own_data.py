@@ -90,18 +90,18 @@ def test_numbers_beyond_the_type_are_named_by_their_file_and_place(
     with refusal(rf"b\.npz: {at} is -1e\+300, beyond 3.4e\+38; .*problem.dtype=float64"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
     assert load(ProblemConfig(data=Folder(path=str(tmp_path)), dtype="float64")).shard(0)[0].max() == x.max()
-
-
-def test_numbers_beyond_the_type_without_a_file_are_named_by_their_row() -> None:
     rows = Rows(np.array([[1.0], [1e300]]), np.zeros(2, int), np.empty((0, 1)), np.empty(0, int), 2)
     with refusal(r"dtype=float32: row 1 of x has 1e\+300, beyond .*; expected float64"):
         _check_range(rows, np.dtype("float32"))
 
 
-def test_another_number_of_clients_than_files(tmp_path: Path) -> None:
+def test_a_number_of_clients_or_a_target_that_the_files_have_not(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
     with refusal(r"problem.clients=5: the data have 1; expected 1, or null"):
         load(ProblemConfig(data=Folder(path=str(tmp_path)), clients=5))
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=[0, 1])
+    with refusal(r"problem.data.target=kind: .* has no .csv file, .*; expected null"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
 
 
 def test_numbers_may_be_named_too_and_classes_without_rows_count(tmp_path: Path) -> None:
@@ -134,12 +134,6 @@ def test_labels_of_a_job_file_come_back_the_same() -> None:
 def test_wrong_classes_of_labels(labels: Any, says: str) -> None:
     with refusal(says):
         Folder(path="x", labels=labels)
-
-
-def test_the_target_is_for_tables(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=[0, 1])
-    with refusal(r"problem.data.target=kind: .* has no .csv file, .*; expected null"):
-        load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:

@@ -67,6 +67,9 @@ class Own(FedAvg):
     """A method of a user's own."""
 
 
+OWN = f"{__name__}:Own"
+
+
 NAMES = sorted([*algorithms.names(), *algorithms.ALIASES])
 FAST = ("area", "fedasync", "fedavg", "fedcompass", "feddyn", "mime", "quafl", "scaffold")
 
@@ -271,45 +274,35 @@ def test_a_mistake_during_the_run_is_an_error_of_the_client(tmp_path: Path, case
         run(tmp_path, "wrong", {**WRONG, "options": {"case": case}}, BUFFERED)
 
 
+SHARDED: dict[str, Any] = {"problem": own("ShardedSite"), "ranks_per_client": 2}
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
         ({"problem": {"l2": 0.1}}, "problem.l2=0.1: the clients have custom training loops; expected"),
         ({"problem": {"batch_size": 4}}, "problem.batch_size=4: the clients have"),
         ({"problem": {"clients": 5}}, "problem.clients=5: tests.own_clients:wrong returns 3 clients; expected 3, or"),
+        ({"problem": {"micro_batches": 2}}, "problem.micro_batches=2: the clients have custom"),
         ({"problem": {"torch": {"autocast": "bfloat16"}}}, "problem.torch.autocast=bfloat16: the clients have"),
         ({"problem": {"torch": {"buffers": "local"}}}, "problem.torch.buffers=local: the clients have"),
         ({"evaluate": {"updates": 5, "gradient": True}}, "evaluate.gradient=True: the clients have custom training"),
         ({"evaluate": {"updates": 5, "metrics": ["auroc"]}}, "evaluate.metrics=auroc: this problem has no class"),
         ({"algorithm": {"name": "scaffold"}}, "algorithm=scaffold: it needs a gradient, and the clients have custom"),
         ({"algorithm": {"name": "fedprox"}}, "algorithm=fedprox: it needs a proximal term, and the clients have"),
+        # what needs whole vectors where clients are sharded; one rank a client has whole vectors
+        (SHARDED | {"algorithm": {"name": "area"}}, "algorithm=area: the clients are sharded, so each of the 2 ranks"),
+        (SHARDED | {"algorithm": {"name": "quafl"}}, "expected a method of the package that sends one vector each way"),
+        (SHARDED | {"algorithm": {"name": "scaffold"}}, "algorithm=scaffold: it needs a gradient, and the clients"),
+        (SHARDED | {"algorithm": {"name": OWN}}, "algorithm=Own: the clients are sharded, so"),
+        (SHARDED | {"faults": {"norm": 10}}, "faults.norm=10.0: the clients are sharded, so each of the 2 ranks"),
     ],
 )  # fmt: skip
 def test_options_of_other_problems_are_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
-    given = {**WRONG, **more.pop("problem", {})}
+    """By name, before any work."""
+    given = {"algorithm": {"name": "fedbuff"}, **more, "problem": {**WRONG, **more.get("problem", {})}}
     with refusal(re.escape(says)):
-        run(tmp_path, "wrong", given, {"algorithm": more.pop("algorithm", BUFFERED["algorithm"])}, **more)
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"algorithm": {"name": "area"}}, "algorithm=area: the clients are sharded, so each of the 2 ranks of one has"),
-        ({"algorithm": {"name": "quafl"}}, "expected a method of the package that sends one vector each way and keeps"),
-        ({"algorithm": {"name": "scaffold"}}, "algorithm=scaffold: it needs a gradient, and the clients have custom"),
-        ({"algorithm": {"name": "tests.problems.test_own_training:Own"}}, "algorithm=Own: the clients are sharded, so"),
-        ({"faults": {"norm": 10}}, "faults.norm=10.0: the clients are sharded, so each of the 2 ranks of one has"),
-        ({"problem": {**own("ShardedSite"), "micro_batches": 2}}, "problem.micro_batches=2: the clients have custom"),
-    ],
-)  # fmt: skip
-def test_what_needs_whole_vectors_is_refused_where_clients_are_sharded(
-    tmp_path: Path, more: dict[str, Any], says: str
-) -> None:
-    """By name, before any work; one rank a client has whole vectors."""
-    more = {"algorithm": {"name": "fedbuff"}, **more}
-    problem, method = more.pop("problem", own("ShardedSite")), {"algorithm": more.pop("algorithm")}
-    with refusal(re.escape(says)):
-        run(tmp_path, "wrong", problem, method, ranks_per_client=2, **more)
+        run(tmp_path, "wrong", given.pop("problem"), {"algorithm": given.pop("algorithm")}, **given)
     assert not (tmp_path / "wrong.h5").exists()
 
 

@@ -117,20 +117,15 @@ def client(samples: int, batch: int | None, i: int = 0, seed: int = 0, drop_last
 
 
 @settings(deadline=None)
-@given(st.integers(2, 300), st.integers(1, 299), st.integers(0, 5), st.integers(0, 9))
-def test_steps(samples: int, batch: int, steps: int, round: int) -> None:
-    found = list(client(samples, min(batch, samples - 1)).batches(round, steps))
+@given(st.integers(2, 300), st.integers(1, 299), st.integers(0, 5), st.integers(1, 4), st.integers(0, 9))
+def test_steps_and_epochs(samples: int, batch: int, steps: int, epochs: int, round: int) -> None:
+    b = min(batch, samples - 1)
+    found = list(client(samples, b).batches(round, steps))
     assert len(found) == steps
     for rows in found:
-        assert len(set(rows.tolist())) == len(rows) == min(batch, samples - 1)
+        assert len(set(rows.tolist())) == len(rows) == b
         assert rows.min() >= 0 and rows.max() < samples
-
-
-@settings(deadline=None)
-@given(st.integers(2, 300), st.integers(1, 299), st.integers(1, 4))
-def test_epochs(samples: int, batch: int, epochs: int) -> None:
-    b = min(batch, samples - 1)
-    found = list(client(samples, b).batches(0, 1, epochs))
+    found = list(client(samples, b).batches(round, 1, epochs))
     each = -(-samples // b)
     assert len(found) == epochs * each
     for k in range(epochs):
@@ -192,7 +187,7 @@ def built(model: Quadratic, clients: int | None = None) -> QuadraticProblem:
     return problem
 
 
-def test_given_quadratics() -> None:
+def test_quadratics_that_are_given_or_drawn() -> None:
     """T1: a = (1, 10), c = (1, -1): the optimum is -9/11, f is 1/2 mean(a (x - c)^2). T5: it is sum a c / sum a for
     each entry."""
     problem = built(Quadratic(curvatures=[1, 10], optima=[1, -1]))
@@ -204,9 +199,6 @@ def test_given_quadratics() -> None:
     problem = built(Quadratic(curvatures=a, optima=c))
     assert problem.optimum() == pytest.approx([6.5 / 4.5, -1.05 / 6.5])
     assert problem.optimum(np.array([1, 0, 0])) == pytest.approx([1, -1])
-
-
-def test_drawn_problem() -> None:
     problem = built(Quadratic(dim=200, condition=100), 50)
     curvatures = np.concatenate([problem.shard(i)[0] for i in range(50)])
     assert curvatures.min() > 1 and curvatures.max() < 100

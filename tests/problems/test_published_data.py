@@ -59,11 +59,6 @@ def test_alpha_and_beta_are_standard_deviations() -> None:
     assert means.mean(1).std() == pytest.approx((4 + 1 / 60) ** 0.5, rel=0.1)
 
 
-def test_zero_zero_is_still_heterogeneous() -> None:
-    (one, _, v), (other, _, w) = (Synthetic()._device(stream(0, "test", k)) for k in (0, 1))
-    assert (one != other).all() and (v != w).all()
-
-
 @pytest.mark.parametrize("kind", ["weak", "strong"])
 def test_fedpd(kind: str) -> None:
     """100 agents, 400 samples, 20 features, the last one constant 1; only strong labels follow the features."""

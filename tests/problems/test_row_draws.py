@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import mpifl
 from mpifl import problems
 from mpifl.problems import ComputeResources, ProblemConfig
 from mpifl.rng import stream
-from tests.problems.conftest import refusal
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.functional import mse_loss  # noqa: E402
 
-PRIVATE = np.random.default_rng(0)
 GENERATORS = {
     "torch": lambda: float(torch.randn(())),
     "NumPy": lambda: float(np.random.standard_normal()),
     "Python": lambda: random.gauss(0, 1),
-    "private": lambda: float(PRIVATE.standard_normal()),
 }
 
 
@@ -92,21 +87,3 @@ def test_losses_of_the_server_are_those_of_one_draw() -> None:
     assert losses[0] == losses[1] == losses[2]
     rows = [k + noise("torch", int(s)) for k, s in enumerate(stream(0, "test rows").integers(2**63, size=5))]
     assert losses[0][1] == pytest.approx(np.mean(np.square(rows)) / 4, rel=1e-5)
-
-
-@pytest.mark.parametrize(("options", "whose"), [({"generator": "private"}, "client 0"), ({"test": "private"}, "test")])
-def test_draws_from_a_generator_of_its_own_are_refused(options: dict[str, str], whose: str) -> None:
-    with refusal(f"row 0 of .*{whose}") as refused:
-        problems.load(ProblemConfig(entry=f"{__name__}:problem", options=options))
-    assert "\n" not in str(refused.value)
-
-
-def test_a_replay_repeats_the_draws(tmp_path: Path) -> None:
-    job: dict[str, Any] = {
-        "name": "noisy", "seed": 1, "problem": {"entry": f"{__name__}:problem", "batch_size": 2},
-        "stop": {"updates": 12},
-        "algorithm": {"name": "fedavg", "local_epochs": 1, "step_size": 0.01}, "evaluate": {"updates": 6},
-        "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 100}}, "output": str(tmp_path / "noisy.h5"),
-    }  # fmt: skip
-    run = mpifl.run(job)
-    assert np.array_equal(mpifl.replay(run.path, trust=True).model, run.model)

@@ -48,17 +48,6 @@ ROLES = [
 ]
 
 
-def test_rows_by_hand(tmp_path: Path) -> None:
-    """Texts of 19, 17 and 6 characters: 3, 3 and 1 of them (a fifth) are for testing, too few for 4 and the next."""
-    rows = read(write(tmp_path / "roles.jsonl", ROLES), window=4, min_characters=0)
-    said = written(rows)
-    assert said[:3] == ["To b", "o be", " be,"] and said[12:14] == ["Noth", "othi"] and said[-1] == "Nunc"
-    assert [LETTERS[y] for y in rows.y[[0, 1, 2, -1]]] == ["e", ",", " ", "l"] and rows.classes == 80
-    assert rows.owner is not None and np.bincount(rows.owner).tolist() == [16 - 4, 14 - 4, 5 - 4]
-    assert rows.x_test.shape == (0, 1) and rows.y_test.shape == (0,)
-    assert rows.tokens is not None and (rows.tokens.window, rows.tokens.vocabulary) == (4, 80)
-
-
 def windows(text: str, window: int, stride: int = 1) -> list[tuple[str, str]]:
     return [(text[b : b + window], text[b + window]) for b in range(0, len(text) - window, stride)]
 
@@ -83,6 +72,8 @@ def test_rows_are_all_windows_of_both_parts(
             read(file, **options)
         return
     rows = read(file, **options)
+    assert rows.classes == 80 and rows.tokens is not None
+    assert (rows.tokens.window, rows.tokens.vocabulary) == (window, 80)
     halves = ((rows.owner, written(rows), rows.y), (rows.owner_test, written(rows, "x_test"), rows.y_test))
     for half, (owner, said, labels) in enumerate(halves):
         assert owner is not None

@@ -58,9 +58,6 @@ def test_made_once_for_the_same_content_and_options(make: Make, made: list[str],
     assert sorted(file.name for file in (cache / "tokens").iterdir()) == sorted(p.name for p in (place, *others))
     tokens = np.load(place / "tokens.npy", mmap_mode="r")
     assert isinstance(tokens, np.memmap) and tokens.dtype == np.uint16
-
-
-def test_checksums_are_those_of_sha256sum(make: Make) -> None:
     place = make()
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=place, check=True)
     assert len((place / "SHA256SUMS").read_text().splitlines()) == len(ARRAYS)
@@ -130,6 +127,8 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(ValueError, match="allow_pickle"):
         cached("text", {}, [source], lambda: {**ARRAYS, "things": np.array([{}])})
     assert not cache.exists() or not list((cache / "tokens").iterdir())
+    with refusal(f"^data file={tmp_path / 'gone'}: cannot be read: .*; expected a readable file$"):
+        cached("text", {}, [tmp_path / "gone"], lambda: ARRAYS)
 
 
 def test_where_it_is(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -142,18 +141,10 @@ def test_where_it_is(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPIFL_CACHE", "here")
     assert make().parent == tmp_path / "here/tokens"  # absolute: a rank may stand elsewhere
-
-
-def test_a_folder_that_cannot_be_written(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "file"))
     with refusal(f"^MPIFL_CACHE={tmp_path / 'file'}: cannot be written: .*; expected a folder that can be written$"):
         make()
-
-
-def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
-    with refusal(f"^data file={tmp_path / 'gone'}: cannot be read: .*; expected a readable file$"):
-        cached("text", {}, [tmp_path / "gone"], lambda: ARRAYS)
 
 
 def test_a_killed_build_is_no_obstacle(make: Make, cache: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def small(*norm: nn.Module) -> nn.Module:
 # -- flat vectors ------------------------------------------------------------------------------------------------------
 
 
-def test_gradient_is_that_of_autograd() -> None:
+def test_gradient_is_that_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = rows()
     one = client(small(), x, y, l2=0.1)
     module = small()
@@ -84,9 +84,6 @@ def test_gradient_is_that_of_autograd() -> None:
     assert (start == kept).all()
     found *= 0  # the caller's own
     np.testing.assert_allclose(one.gradient(start, np.array([3, 1, 4])), expected.numpy(), atol=1e-15)
-
-
-def test_large_batches_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = rows(50)
     one = client(small(), x, y)
     start = one.shared.flat.values().numpy()

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
 SIZES = (40, 24, 34, 28)  # rows of the clients; batches of 16 leave 8, 8, 2 and 12 over
@@ -32,7 +31,6 @@ class Case:
     refused: str = ""  # what the line says with which the job is refused
     job: tuple[str, ...] = ()  # overrides
     draws: bool = False  # whether evaluations draw, so that losses by hand are another sample
-    random: bool = False  # whether training draws
     options: dict[str, Any] = field(default_factory=dict)  # of the export
 
 
@@ -164,7 +162,6 @@ def sparse_gradients() -> Any:
 
 @right(top)
 def hooks() -> Any:
-    """Hooks that change outputs and gradients."""
     module = net()
     module[0].register_forward_hook(lambda m, args, out: out.clamp(-1, 1))
     module[2].weight.register_hook(lambda grad: grad.clamp(-0.01, 0.01))
@@ -173,7 +170,6 @@ def hooks() -> Any:
 
 @right(top)
 def batch_norm() -> Any:
-    """Statistics are averaged, and evaluated."""
     return scored(nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)))
 
 
@@ -210,7 +206,6 @@ def autoencoder() -> Any:
 
 @right(top)
 def weight_norm() -> Any:
-    """Weights computed from parameters: the export has the parameters."""
     module = net()
     parametrizations.weight_norm(module[0])
     return scored(module)
@@ -235,16 +230,7 @@ def entries_of_all_kinds() -> Any:
 
 
 @right(top)
-def recurrent() -> Any:
-    """GRU and LSTM, whose weights share one block of memory elsewhere."""
-    gru, lstm = nn.GRU(1, 4, batch_first=True), nn.LSTM(4, 4, 2, batch_first=True)
-    last = lambda m, x: m.last(m.lstm(m.gru(x[..., None])[0])[0][:, -1])  # noqa: E731
-    return scored(Applied(last, gru=gru, lstm=lstm, last=nn.Linear(4, 3)))
-
-
-@right(top)
 def convolutions() -> Any:
-    """Images with a residual branch, weights in the order channels last."""
     module = Applied(
         lambda m, x: m.last((m.first(x) + m.second(m.first(x).relu())).flatten(1)),
         first=nn.Conv2d(2, 4, 3, padding=1), second=nn.Conv2d(4, 4, 3, padding=1, groups=4), last=nn.Linear(24, 3),
@@ -255,44 +241,31 @@ def convolutions() -> Any:
 
 @right(top)
 def scripted() -> Any:
-    """A module of TorchScript."""
     return scored(torch.jit.script(net()))
 
 
 @right(top)
 def unused_parameters() -> Any:
-    """They keep their first values."""
     module = Applied(lambda m, x: m.net(x), net=net(), unused=nn.Linear(2, 2), nothing=nn.Parameter(torch.empty(0, 3)))
     return scored(module)
 
 
 @right(top)
 def numbers_and_lists() -> Any:
-    """A parameter that is a number, and parameters in a list and a dict."""
     scores = lambda m, x: m.temperature * sum(x @ w for w in m.each) + m.named["bias"]  # noqa: E731
     each = nn.ParameterList([nn.Parameter(draw(6, 3, seed=k)) for k in range(2)])
     named = nn.ParameterDict({"bias": nn.Parameter(torch.zeros(3))})
     return scored(Applied(scores, temperature=nn.Parameter(torch.tensor(0.5)), each=each, named=named))
 
 
-@right(top, random=True)
-def recomputed() -> Any:
-    """Activations are computed again in the backward pass, with the same draws."""
-    part = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2))
-    module = Applied(lambda m, x: m.last(checkpoint(m.part, x, use_reentrant=False)), part=part, last=nn.Linear(16, 3))
-    return scored(module)
-
-
 @right(top)
 def loss_with_the_module() -> Any:
-    """The loss has a term of the module's weights."""
     module = net()
     return module, lambda out, y: F.cross_entropy(out, y) + 0.01 * module[0].weight.square().sum(), *tables(classes)
 
 
 @right(top)
 def pixels_as_bytes() -> Any:
-    """Inputs of uint8, targets of uint8."""
     module = Applied(lambda m, x: m.net(x.float() / 255), net=net())
     byte = lambda x: x.abs().mul(80).clamp(0, 255).to(torch.uint8)  # noqa: E731
     return module, F.cross_entropy, *tables(lambda x: classes(x).to(torch.uint8), byte)
@@ -300,14 +273,12 @@ def pixels_as_bytes() -> Any:
 
 @right(top)
 def one_row() -> Any:
-    """Clients of one row train."""
     sets, test = tables(classes)
     return net(), F.cross_entropy, [sets[0], Subset(sets[1], [3]), ConcatDataset([sets[2], sets[3]])], test
 
 
 @right(top)
 def arrays_and_numbers() -> Any:
-    """Rows of arrays of NumPy, and labels that are numbers of Python."""
     sets, test = tables(classes)
     *rows, tests = ([(x.numpy(), int(y)) for x, y in part] for part in (*sets, test))
     return net(), F.cross_entropy, rows, tests
@@ -390,13 +361,11 @@ def bounded(x: Tensor) -> Tensor:
 
 @refused("bounded is a function of torch.compile")
 def compiled_function() -> Any:
-    """The same for a function that `forward` calls."""
     return scored(Applied(lambda m, x: m.last(bounded(m.first(x))), first=nn.Linear(6, 16), last=nn.Linear(16, 3)))
 
 
 @refused("share their memory")
 def tied_by_memory() -> Any:
-    """Two parameters with one memory."""
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     module[1].weight.data = module[0].weight.data
     return scored(module)
@@ -485,7 +454,6 @@ def scripted_batch_norm() -> Any:
 
 @refused("changes 0.weight")
 def embedding_with_a_maximum() -> Any:
-    """`max_norm` changes weights in a forward pass."""
     module = nn.Sequential(nn.Embedding(12, 4, max_norm=0.5), nn.Flatten(), nn.Linear(20, 3))
     return scored(module, texts)
 

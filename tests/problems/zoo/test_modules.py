@@ -35,13 +35,8 @@ JOB = {
     "stop": {"updates": UPDATES}, "evaluate": {"updates": UPDATES // 2},
 }  # fmt: skip
 HALF = (f"stop.updates={UPDATES // 2}", "checkpoint.end=true")
-SHORT = [
-    "tied",
-    "sparse_gradients",
-    "predict_that_changes_outputs",
-    "part_in_evaluation",
-    "graphs",
-]  # in the short tier
+# in the short tier
+SHORT = ["tied", "sparse_gradients", "predict_that_changes_outputs", "part_in_evaluation", "graphs"]
 each = pytest.mark.parametrize("name", parameters(GOOD, SHORT))
 
 
@@ -136,9 +131,7 @@ def test_the_exported_model_has_the_numbers_of_the_run_file(ran: Callable[[str],
         assert last.train_loss == pytest.approx(train, **error)
 
 
-@pytest.mark.parametrize(
-    "name", parameters([n for n in GOOD if not (CASES[n].draws or CASES[n].random or CASES[n].job)], SHORT)
-)
+@pytest.mark.parametrize("name", parameters([n for n in GOOD if not (CASES[n].draws or CASES[n].job)], SHORT))
 def test_training_is_that_of_a_plain_loop(job: Path, name: str) -> None:
     """Two rounds with one step of all clients on all of their rows; the mean of their models, statistics included."""
     case, path = CASES[name], job.with_name(f"{name}-plain.h5")
