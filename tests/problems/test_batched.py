@@ -157,7 +157,7 @@ def test_models_on_a_data_set() -> None:
     assert hosted.train_batch is None and hosted.facts["batched"] == "no: problem.torch.batched is false"
 
 
-def test_a_step_is_one_call() -> None:
+def test_a_step_is_one_call_but_of_few_clients() -> None:
     """12 clients of 20 or 27 rows, 2 epochs: the first have finished when the last batch of the others is computed."""
     hosted, x = host(mlp(), (20, 27) * 6)
     calls = spied(hosted)
@@ -168,6 +168,17 @@ def test_a_step_is_one_call() -> None:
     worker = Worker(FedProx(local_steps=4), x, hosted.objectives, hosted.train_batch)
     worker.train_all([(i, Message((x,))) for i in range(12)])
     assert calls == [(12, 10)] * 4
+    hosted, x = host(mlp(), (20,) * 6)
+    calls = spied(hosted)
+    worker = Worker(FedAvg(local_steps=2), x, hosted.objectives, hosted.train_batch)
+    plain = Worker(FedAvg(local_steps=2), x, hosted.objectives)
+    for count in (1, 4):
+        messages = [(i, Message((x,), round=count)) for i in range(count)]
+        for a, b in zip(worker.train_all(messages), plain.train_all(messages), strict=True):
+            assert (a.vectors[0] == b.vectors[0]).all()
+    assert not calls
+    worker.train_all([(i, Message((x,))) for i in range(5)])
+    assert calls == [(5, 10)] * 2
 
 
 def test_steps_and_gradients_at_the_same_time() -> None:
@@ -181,7 +192,6 @@ def test_steps_and_gradients_at_the_same_time() -> None:
         return client.gradient(x, rows) if i % 2 else client.descend(ys[i], [rows] * 2, 0.1)  # type: ignore[attr-defined]
 
     calls = spied(hosted)
-    assert hosted.train_batch is not None
     tasks = [lambda: "nothing", *(lambda i=i: task(i) for i in range(12))]
     first, *results = hosted.train_batch(tasks)  # type: ignore[arg-type]
     assert calls == [(6, 8)] * 3 and first == "nothing" and (x == before).all()
@@ -195,21 +205,6 @@ def test_steps_and_gradients_at_the_same_time() -> None:
             assert results[i].flags.c_contiguous
             assert results[i].base.untyped_storage().nbytes() == results[i].nbytes
             np.testing.assert_allclose(results[i], hosted.objectives[i].gradient(x, rows), rtol=1e-12, atol=1e-15)
-
-
-def test_few_clients_compute_alone() -> None:
-    """Too few to be worth a call: the same bits as without the trainer."""
-    hosted, x = host(mlp(), (20,) * 6)
-    calls = spied(hosted)
-    worker = Worker(FedAvg(local_steps=2), x, hosted.objectives, hosted.train_batch)
-    plain = Worker(FedAvg(local_steps=2), x, hosted.objectives)
-    for count in (1, 4):
-        messages = [(i, Message((x,), round=count)) for i in range(count)]
-        for a, b in zip(worker.train_all(messages), plain.train_all(messages), strict=True):
-            assert (a.vectors[0] == b.vectors[0]).all()
-    assert not calls
-    worker.train_all([(i, Message((x,))) for i in range(5)])
-    assert calls == [(5, 10)] * 2
 
 
 def test_rows_in_a_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +261,6 @@ def test_an_error_in_one_client_gives_up_the_others() -> None:
         finally:
             ended.append(i)
 
-    assert hosted.train_batch is not None
     with pytest.raises(ZeroDivisionError, match="client 2") as error:
         hosted.train_batch([lambda i=i: task(i) for i in range(6)])  # type: ignore[misc]
     assert sorted(ended) == [0, 1, 2, 3, 4, 5] and error  # which holds the others' frames
@@ -287,7 +281,7 @@ class Bag(nn.Module):
         return self.scale * self.head(self.embedding(x).mean(1)) * (2 if self.training else 1)
 
 
-def test_text() -> None:
+def test_text_rows_of_unlike_lengths_convolutions_and_bfloat16() -> None:
     tokens = np.random.default_rng(0).integers(0, 9, 200).astype(np.uint8)
 
     def windows(i: int, s: int) -> Windows:
@@ -296,18 +290,11 @@ def test_text() -> None:
     hosted, x = host(Bag().double(), rows=windows)
     assert hosted.facts["batched"] is True
     agree(*CASES["fedavg, epochs"], hosted, x, 1e-12)
-
-
-def test_rows_that_do_not_look_alike_are_not_mixed() -> None:
-    """A module that takes rows of any length."""
     module = nn.Sequential(nn.Unflatten(1, (1, -1)), nn.AdaptiveAvgPool1d(6), nn.Flatten(), mlp()).double()
     hosted, x = host(module, (20,) * 11, rows=lambda i, s: torch.randn(s, 8 + i % 2, dtype=torch.float64))
     calls = spied(hosted)
     agree(*CASES["fedprox"], hosted, x, 1e-12)
     assert {clients for clients, _ in calls} <= {5, 6}
-
-
-def test_convolutions_and_bfloat16() -> None:
     module = nn.Sequential(
         nn.Conv2d(1, 3, 3, padding=1), nn.GroupNorm(3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 4)
     )  # fmt: skip
@@ -344,8 +331,6 @@ class Counting(Branch):
 
 
 class Recurrent(nn.Module):
-    """An LSTM's last output."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(1, 4, batch_first=True)
@@ -373,7 +358,7 @@ def test_models_that_are_computed_one_by_one(module: Callable[[], nn.Module], re
     answers(*CASES["fedavg"], hosted, x, True)
 
 
-def test_clients_of_a_rank_must_be_several() -> None:
+def test_clients_of_a_rank_must_be_several_with_little_work_each() -> None:
     """And of more ranks than clients some have none."""
     few = "no: fewer than 5 clients on this rank, or with rows of one shape"
     assert host(mlp(), (20,) * 4)[0].facts["batched"] == few
@@ -382,10 +367,6 @@ def test_clients_of_a_rank_must_be_several() -> None:
     shared = hosted.objectives[0].shared  # type: ignore[attr-defined]
     assert batched.host_clients(shared, {}, Torch(batched=True), {"transfers": "host"}).facts["batched"] == few
     assert host(mlp(), (20,) * 5, rows=lambda i, s: torch.randn(s, 6 + i % 2))[0].facts["batched"] == few
-
-
-def test_the_work_of_a_batch() -> None:
-    """A row passes the first layer twice, since nobody needs its gradient, and the second three times."""
     operations = 2 * (2 * 6 * 5000 + 3 * 5000 * 4)
     hosted, _ = host(mlp(hidden=5000), (200,) * 6, batch=50)
     assert trainer(hosted).rows == 15 * 10**6 // operations == 62
@@ -407,8 +388,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counted:
-    """A function that counts its calls."""
-
     def __init__(self, function: Any) -> None:
         self.function, self.calls = function, 0
 

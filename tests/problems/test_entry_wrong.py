@@ -26,10 +26,15 @@ ENTRY = f"{__name__}:make_problem"
 DRAW = torch.Generator().manual_seed(0)
 ROWS = [TensorDataset(torch.randn(s, 3, generator=DRAW), torch.arange(s) % 2) for s in (4, 1, 7)]
 X, Y = ROWS[0].tensors
-NO_FUNCTION = 5
+NO_FUNCTION, CALLS = 5, [0]
 
 
 Norm = nn.BatchNorm1d
+
+
+@torch.compile
+def compiled(x: Any) -> Any:
+    return x + 1
 
 
 class Broken(nn.Linear):
@@ -40,8 +45,6 @@ class Broken(nn.Linear):
 
 
 class Lies:
-    """A data set that has fewer rows than it says."""
-
     def __len__(self) -> int:
         return 3
 
@@ -107,8 +110,6 @@ class Memory(nn.Module):
 
 
 class Annealed:
-    """A loss with a counter."""
-
     calls = 0
 
     def __call__(self, outputs: Any, y: Any) -> Any:
@@ -117,7 +118,6 @@ class Annealed:
 
 
 def counted(outputs: Any, y: Any) -> Any:
-    """A loss that is a function with a counter."""
     counted.calls = getattr(counted, "calls", 0) + 1  # type: ignore[attr-defined]
     return F.cross_entropy(outputs, y)
 
@@ -212,6 +212,11 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "torch's": (keeps(lambda m, x: torch.rand(1, generator=m.draw), draw=torch.Generator()), f"changes draw{VALUES}"),
     "draws of NumPy": (keeps(lambda m, x: np.random.random()), f"draws from NumPy's generator{DRAWS}"),
     "draws of Python": (keeps(lambda m, x: random.random()), f"draws from Python's generator{DRAWS}"),
+    "of a file": (keeps(lambda m, x: CALLS.append(1)), "changes CALLS"),
+    "TorchScript": ({"module": torch.jit.script(Norm(3)), "datasets": ROWS[::2]}, "changes running_mean"),
+    "compiled": ({"module": torch.compile(nn.Linear(3, 2), backend="eager")}, "the module is one of torch.compile"),
+    "compiled function": (keeps(lambda m, x: compiled(x)), "compiled is a function of torch.compile"),
+    "no labels": ({"datasets": [*ROWS[:2], TensorDataset(X, 0 * Y - 100)]}, "of client 2 is nan"),
     "loss that is an object": ({"loss": Annealed()}, "changes loss.calls"),
     "loss that is a module": ({"loss": Centres()}, "changes loss.centre"),
     "loss that is a method": ({"loss": Annealed().__call__}, "changes loss.calls"),
@@ -293,9 +298,7 @@ def test_caches_and_running_statistics_are_accepted(case: str, buffers: Any) -> 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"entry": "nowhere.at_all:make"}, (
-            "cannot be imported: No module named 'nowhere'; expected package.module:function"
-        )),
+        ({"entry": "nowhere.at_all:make"}, "cannot be imported: No module named 'nowhere'; expected package.module:"),
         ({"entry": f"{__name__}:make_problm"}, "did you mean make_problem?"),
         ({"entry": f"{__name__}:zzz"}, "has no attribute 'zzz'"),
         ({"entry": f"{__name__}:NO_FUNCTION"}, "it is int; expected a function"),
@@ -305,9 +308,7 @@ def test_caches_and_running_statistics_are_accepted(case: str, buffers: Any) -> 
         ({"options": {"case": "", "rows": 1}}, "'', 'rows': 1}: got an unexpected keyword argument 'rows'"),
         ({"options": None}, "missing a required argument: 'case'"),
         ({"clients": 4}, f"problem.clients=4: {ENTRY} returns 3 data sets"),
-        ({"test_split": 0.2, "options": {"case": "tests of each"}}, (
-            f"problem.test_split=0.2: {ENTRY} returns test rows for each client"
-        )),
+        ({"test_split": 0.2, "options": {"case": "tests of each"}}, f"problem.test_split=0.2: {ENTRY} returns test ro"),
     ],
 )  # fmt: skip
 def test_what_is_asked_for(given: dict[str, Any], says: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,15 +24,16 @@ MODELS = [
     NonconvexLogistic(lam=0.7, al=3.0),
     Mlp(hidden=3),
 ]
-OTHERS: dict[str, Any] = {"clients": 3, "batch_size": 7}
 
 
 def data_of(model: Any) -> Any:
     return FedPDSynthetic(dim=6, samples=30) if isinstance(model, NonconvexLogistic) else Synthetic()
 
 
-def built(model: Any, dtype: str = "float64", l2: float = 0.01, i: int = 1) -> tuple[Any, Any]:
-    config = ProblemConfig(data=data_of(model), **OTHERS, model=model, l2=l2, dtype=dtype)
+def built(model: Any, dtype: str = "float64", l2: float = 0.01, i: int = 1, **more: Any) -> tuple[Any, Any]:
+    if not isinstance(model, Quadratic):
+        more |= {"data": data_of(model), "l2": l2, "batch_size": 7}
+    config = ProblemConfig(clients=3, model=model, dtype=dtype, **more)
     problem = load(config)
     return problem, objective(config, problem.meta, problem.shard(i), i, seed=0)
 
@@ -72,7 +73,6 @@ def squares(model: Any, x: np.ndarray) -> float:
 @pytest.mark.parametrize("l2", [0.0, 0.3])
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
 def test_loss_formula(model: Any, l2: float) -> None:
-    """Of all rows, of some, and of a slice."""
     problem, f = built(model, l2=l2)
     x, (a, y) = 0.3 * np.random.default_rng(1).standard_normal(problem.d), problem.shard(1)[:2]
     expected = -log_probabilities(model, x, a)[np.arange(len(y)), y]
@@ -116,49 +116,20 @@ def test_quadratic_fisher_is_the_curvature() -> None:
     assert f.gradient(np.zeros(2)).tolist() == [-3, -0.5], "what a rule does to it changes nothing"
 
 
-WHOLE: list[Any] = [*MODELS, Quadratic(dim=6)]
-
-
-def whole(model: Any, dtype: str) -> Any:
-    """The problem with batches and held-out rows: the training loss ignores both."""
-    if isinstance(model, Quadratic):
-        return load(ProblemConfig(model=model, clients=3, dtype=dtype))
-    return load(ProblemConfig(data=data_of(model), **OTHERS, model=model, l2=0.3, dtype=dtype, test_split=0.3))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("model", WHOLE, ids=str)
-def test_gradient_of_the_training_loss(model: Any, dtype: str) -> None:
-    """Of the training loss that `evaluate` gives: its central differences in float64."""
-    problem, wide = (whole(model, t) for t in (dtype, "float64"))
-    x = 0.3 * np.random.default_rng(10).standard_normal(problem.d)
-    expected = differences(lambda z: wide.evaluate(z)["train_loss"], x)
-    tolerance = (1e-5 if dtype == "float32" else 1e-7) * np.linalg.norm(expected)
-    np.testing.assert_allclose(problem.gradient(x.astype(dtype)), expected, rtol=0, atol=tolerance)
-    assert problem.gradient(x.astype(dtype)).tobytes() == problem.gradient(x.astype(dtype)).tobytes()
-
-
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_float32_agrees_with_float64(model: Any) -> None:
-    """Results stay float32 and are new arrays each time; Fisher information is finite where scores are large."""
+    """Results stay float32, are new arrays each time, and are finite where scores are large."""
     (problem, f), (_, g) = built(model, "float32"), built(model, "float64")
     x = np.random.default_rng(3).standard_normal(problem.d).astype(np.float32)
-    before = x.copy()
+    before, huge = x.copy(), np.float32(3e4) * np.sign(x)
     assert problem.initial(0).dtype == np.float32
     for narrow, wide in ((f.gradient, g.gradient), (f.fisher, g.fisher)):
         assert narrow(x).dtype == np.float32 and narrow(x) is not narrow(x) and (x == before).all()
         assert narrow(x) == pytest.approx(wide(x.astype(float)), rel=1e-4, abs=1e-5)
+        assert np.isfinite(narrow(huge)).all()
     assert f.loss(x) == pytest.approx(g.loss(x.astype(float)), rel=1e-5)
-    assert np.isfinite(f.fisher(np.float32(3e4) * x)).all()
-
-
-@pytest.mark.parametrize("model", MODELS, ids=str)
-def test_large_scores_stay_finite(model: Any) -> None:
-    problem, f = built(model, "float32", l2=0.0)
-    x = np.full(problem.d, 3e4, np.float32) * np.sign(np.random.default_rng(4).standard_normal(problem.d)).astype("f4")
     with np.errstate(all="raise", under="ignore"):
-        assert np.isfinite(f.loss(x)) and np.isfinite(f.gradient(x)).all()
-        assert np.isfinite(problem.evaluate(x)["train_loss"])
+        assert np.isfinite([f.loss(huge), problem.evaluate(huge)["train_loss"], *f.gradient(huge)]).all()
 
 
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
@@ -195,13 +166,18 @@ def test_rows_evaluated_at_once() -> None:
     assert rows_at_once([]) == 655_360
 
 
-@pytest.mark.parametrize("model", MODELS, ids=str)
-def test_train_loss_is_the_weighted_sum_of_the_clients(model: Any) -> None:
-    problem, _ = built(model)
-    x = np.random.default_rng(6).standard_normal(problem.d)
-    clients = [built(model, i=i)[1] for i in range(3)]
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("model", [*MODELS, Quadratic(dim=6)], ids=str)
+def test_training_loss_and_its_gradient_are_the_weighted_sums_of_the_clients(model: Any, dtype: str) -> None:
+    """Whatever the batches, and without the rows that are held out."""
+    more = {} if isinstance(model, Quadratic) else {"test_split": 0.3}
+    problem, *clients = built(model, dtype, **more)[0], *(built(model, dtype, i=i, **more)[1] for i in range(3))
+    x = (0.3 * np.random.default_rng(6).standard_normal(problem.d)).astype(dtype)
+    tolerance = {"rel": 1e-4, "abs": 1e-5} if dtype == "float32" else {"rel": 1e-9, "abs": 1e-12}
     assert sum(f.share for f in clients) == pytest.approx(1)
-    assert problem.evaluate(x)["train_loss"] == pytest.approx(sum(f.share * f.loss(x) for f in clients))
+    assert problem.evaluate(x)["train_loss"] == pytest.approx(sum(f.share * f.loss(x) for f in clients), **tolerance)
+    assert problem.gradient(x) == pytest.approx(sum(f.share * f.gradient(x) for f in clients), **tolerance)
+    assert problem.gradient(x).tobytes() == problem.gradient(x).tobytes()
 
 
 @pytest.mark.parametrize(("law", "std"), [(Uniform(half_width=0.5), 12**-0.5), (Normal(std=0.2), 0.2)])

@@ -20,7 +20,6 @@ from mpifl.errors import ConfigError
 from mpifl.problems import Data, Partition, ProblemConfig, Rows, load
 from mpifl.problems.data import DATA, Digits, EmnistLetters, Mnist
 from mpifl.problems.data import download as sources
-from mpifl.problems.dirichlet import Dirichlet
 from mpifl.problems.models import Logistic
 from mpifl.problems.partitions import NearIid
 from mpifl.problems.rows import RowProblem
@@ -82,10 +81,6 @@ def test_a_problem_of_your_own_sends_its_own_rows(image_root: Write) -> None:
         problem = load(config)
         sent = config.model.scale_shard(json.loads(json.dumps(problem.meta)), problem.raw_shard(0))
         assert sent[0].dtype == dtype and (sent[0] == problem.shard(0)[0]).all() and sent[0].max() > 0
-
-
-def test_data_of_your_own_may_have_numbers_of_numpy() -> None:
-    """A largest value, or a number of labels, as NumPy returns it."""
 
     class Pixels(Data):
         def read(self, root: Path, download: bool, clients: int | None) -> Rows:
@@ -157,7 +152,6 @@ def test_root_is_the_environments_unless_given_and_a_missing_file_is_named(
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A server with the files of a folder."""
     folder = tmp_path / "served"
     folder.mkdir()
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
@@ -168,6 +162,10 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def test_download(image_root: Write, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    addresses = [sources.EMNIST[0], *(address for address, _ in sources.SOURCES.values())]
+    assert len(addresses) == 3 and all(address.startswith("https://") for address in addresses)
+    checksums = [sources.EMNIST[1], *(each for _, files in sources.SOURCES.values() for each in files.values())]
+    assert len(checksums) == 9 and all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in checksums)
     address, served = server
     sums = {}
     for path in (image_root() / "mnist").iterdir():
@@ -193,13 +191,6 @@ def test_download(image_root: Write, server: tuple[str, Path], monkeypatch: pyte
     monkeypatch.setattr(sources, "EMNIST", (address + "gzip.zip", f"sha256:{checksum}"))
     assert len(EmnistLetters().read(tmp_path / "fresh", True, None).x) == 50
     assert len(list((tmp_path / "fresh" / "emnist-letters").iterdir())) == 4
-
-
-def test_every_download_is_over_https_with_its_sha_256() -> None:
-    addresses = [sources.EMNIST[0], *(address for address, _ in sources.SOURCES.values())]
-    assert len(addresses) == 3 and all(address.startswith("https://") for address in addresses)
-    checksums = [sources.EMNIST[1], *(each for _, files in sources.SOURCES.values() for each in files.values())]
-    assert len(checksums) == 9 and all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in checksums)
 
 
 MNIST_COUNTS = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
@@ -233,19 +224,6 @@ def test_published_facts(
         assert np.bincount(rows.y_test).tolist() == [800] * 26
         w = rows.x[rows.y == 22].mean(0).reshape(28, 28)  # a W is its mirror image left to right, not top to bottom
         assert np.corrcoef(w.ravel(), w[:, ::-1].ravel())[0, 1] > 0.7 > np.corrcoef(w.ravel(), w[::-1].ravel())[0, 1]
-
-
-def test_area_setting(data_root: Path) -> None:
-    """arXiv 2405.10123: 128 clients with at least 32 rows; the initial model's regulariser is nu/2 * 7840/12."""
-    read(data_root, "mnist")
-    model, split = Logistic(), Dirichlet(alpha=0.1)
-    problem = load(ProblemConfig(Mnist(), str(data_root), clients=128, partition=split, l2=1e-3, batch_size=32))
-    assert problem.d == 7840 and problem.samples.min() >= 32 and problem.samples.sum() == 60000
-    x = problem.initial(0)
-    bare = problem.evaluate(np.zeros_like(x))
-    assert bare["train_loss"] == pytest.approx(np.log(10), rel=1e-6)
-    assert bare["test_accuracy"] == 0.098  # all scores equal: the first class, 980 of 10,000
-    assert model.regulariser(x, 1e-3, problem.layout) == pytest.approx(1e-3 / 2 * 7840 / 12, rel=0.02)
 
 
 def test_digits() -> None:

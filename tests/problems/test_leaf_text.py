@@ -36,7 +36,6 @@ def read(name: str, folder: Path, **options: Any) -> Rows:
 
 
 def windows(rows: Rows, half: str = "x") -> list[list[int]]:
-    assert rows.tokens is not None
     tokens, begins = np.load(rows.tokens.file, mmap_mode="r"), getattr(rows, half)
     assert begins.dtype == np.int64 and begins.shape[1:] == (1,) and tokens.max() < rows.tokens.vocabulary
     return [tokens[b : b + rows.tokens.window].tolist() for b in begins[:, 0]]
@@ -77,7 +76,6 @@ def test_many_words_take_more_bytes(tmp_path: Path) -> None:
     write_leaf(tmp_path / "train", tweets(ann=[(" ".join(f"w{k:05}" for k in range(70000)), 1)]))
     for vocabulary, kind in ((254, np.uint8), (255, np.uint16), (65534, np.uint16), (65535, np.uint32)):
         rows = read("sent140", tmp_path, vocabulary=vocabulary, window=70000)
-        assert rows.tokens is not None
         tokens = np.load(rows.tokens.file)
         assert tokens.dtype == kind
         assert tokens.tolist() == [k + 2 if k < vocabulary else 1 for k in range(70000)]

@@ -56,18 +56,6 @@ def test_scores_of_images(model: Any, shape: tuple[int, ...]) -> None:
     assert len({round(score, 12) for score in scores.flatten().tolist()}) == 21  # they depend on the row and the class
 
 
-@pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize("model", TEXT, ids=shown)
-def test_scores_of_text(model: Any, classes: int) -> None:
-    module, x = built(model, (6,), classes, 11), words(11, 6)
-    scores = module(x)
-    assert scores.shape == (3, classes)
-    for at in (0, 5):  # the first token and the last one count
-        other = x.clone()
-        other[:, at] = (x[:, at] + 1) % 10 + 1
-        assert not torch.allclose(module(other), scores, rtol=0, atol=1e-9)
-
-
 def test_logistic_and_mlp_by_formula() -> None:
     rng = np.random.default_rng(0)
     x, (w, b) = rng.random((4, 1, 3, 5)), (rng.standard_normal((15, 6)), rng.standard_normal(6))
@@ -213,8 +201,6 @@ def test_shortcuts_of_option_a() -> None:
 
 
 # -- norms -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("depth", [*networks.SMALL, *networks.WIDE])
 def test_batch_norm_trains_on_one_row_of_the_smallest_image(depth: int) -> None:
     """PyTorch refuses batch norm of a single value a channel."""

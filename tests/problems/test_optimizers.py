@@ -187,7 +187,6 @@ def test_a_refused_update_changes_no_state(first: int) -> None:
     refused = host.train(0, Message((np.full_like(x, np.inf),), round=first))
     assert not isinstance(refused, ClientError) and refused.refused
     found, expected = (each.train(0, Message((x,), round=first + 1)) for each in (host, other))
-    assert not isinstance(found, ClientError) and not isinstance(expected, ClientError)
     np.testing.assert_array_equal(found.vectors[0], expected.vectors[0])
 
 

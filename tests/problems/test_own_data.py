@@ -15,11 +15,10 @@ import mpifl
 from mpifl.config.read import job_from_dict, job_to_dict
 from mpifl.problems import ProblemConfig, load
 from mpifl.problems.data import Folder, Leaf
-from mpifl.problems.partitions import Iid
 from mpifl.problems.problem import Rows
 from mpifl.problems.rows import _check_range
 from tests.mpi.conftest import write
-from tests.problems.conftest import refusal, write_leaf
+from tests.problems.conftest import refusal
 from tests.problems.zoo.folders import CASES, GOOD, WRONG, Client
 
 
@@ -33,12 +32,6 @@ def test_published_leaf_files(data_root: Path, tmp_path: Path, name: str) -> Non
     problem = load(ProblemConfig(data=Leaf(path=str(tmp_path))))
     rows = {"synthetic_0_0": 897, "synthetic_0.5_0.5": 912, "synthetic_1_1": 1084, "synthetic_iid": 805}[name]
     assert problem.clients == 30 and problem.samples.sum() == rows and problem.d == 60 * 10
-
-
-def test_leaf_again_split(tmp_path: Path) -> None:
-    write_leaf(tmp_path / "train", {"u": {"x": [[1, 2]] * 6, "y": [0, 1] * 3}})
-    problem = load(ProblemConfig(data=Leaf(path=str(tmp_path)), clients=3, partition=Iid()))
-    assert problem.samples.tolist() == [2, 2, 2] and np.isnan(problem.evaluate(np.zeros(4))["test_accuracy"])
 
 
 def test_broken_leaf(tmp_path: Path) -> None:
@@ -109,9 +102,6 @@ def test_numbers_may_be_named_too_and_classes_without_rows_count(tmp_path: Path)
     for labels, right, classes in (("sorted", [1, 0, 1], 2), ({7: 4, 30: 0}, [0, 4, 0], 5)):
         problem = load(ProblemConfig(data=Folder(path=str(tmp_path), labels=labels)))
         assert problem.shard(0)[1].tolist() == right and problem.d == 2 * classes
-
-
-def test_labels_of_a_job_file_come_back_the_same() -> None:
     data = {"name": "folder", "path": "sites", "labels": {"cat": 0, 7: 1}}
     job = mpifl.load_job(
         {"name": "x", "seed": 0, "problem": {"data": data}, "algorithm": {"name": "fedavg", "step_size": 1},

@@ -299,7 +299,6 @@ SHARDED: dict[str, Any] = {"problem": own("ShardedSite"), "ranks_per_client": 2}
     ],
 )  # fmt: skip
 def test_options_of_other_problems_are_refused(tmp_path: Path, more: dict[str, Any], says: str) -> None:
-    """By name, before any work."""
     given = {"algorithm": {"name": "fedbuff"}, **more, "problem": {**WRONG, **more.get("problem", {})}}
     with refusal(re.escape(says)):
         run(tmp_path, "wrong", given.pop("problem"), {"algorithm": given.pop("algorithm")}, **given)

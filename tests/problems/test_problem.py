@@ -93,19 +93,23 @@ def test_what_is_left_out_is_filled_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "key"),
+    ("make", "given", "key"),
     [
-        ({"data": Mnist()}, "clients"),
-        ({"data": NoData()}, "data"),
-        ({"partition": Natural()}, "partition"),
-        ({"model": Quadratic(), "data": Digits()}, "data"),
-        ({"model": Quadratic(), "l2": 1e-3}, "l2"),
-        ({"model": Quadratic(optima=[1, 2]), "clients": 3}, "clients"),
+        (ProblemConfig, {"data": Mnist()}, "clients"),
+        (ProblemConfig, {"data": NoData()}, "data"),
+        (ProblemConfig, {"partition": Natural()}, "partition"),
+        (ProblemConfig, {"model": Quadratic(), "data": Digits()}, "data"),
+        (ProblemConfig, {"model": Quadratic(), "l2": 1e-3}, "l2"),
+        (ProblemConfig, {"model": Quadratic(optima=[1, 2]), "clients": 3}, "clients"),
+        (Quadratic, {"curvatures": [1, 2], "optima": [1, 2, 3]}, "curvatures"),
+        (Quadratic, {"curvatures": [[1, 2], [3]]}, "curvatures"),
+        (Quadratic, {"optima": ["a"]}, "optima"),
+        (Quadratic, {"optima": []}, "optima"),
     ],
 )
-def test_bad_config(given: dict, key: str) -> None:
+def test_bad_config(make: Any, given: dict, key: str) -> None:
     with refusal(f"^{key}="):
-        ProblemConfig(**given)
+        make(**given)
     with refusal(r"it is for two classes, and there are 10; expected another model"):
         load(ProblemConfig(data=Digits(), model=NonconvexLogistic()))
 
@@ -134,22 +138,17 @@ def test_steps_and_epochs(samples: int, batch: int, steps: int, epochs: int, rou
         assert [len(rows) for rows in one[:-1]] == [b] * (each - 1)
 
 
-@pytest.mark.parametrize(("samples", "batch"), [(17, 8), (16, 8), (9, 2), (5, 8)])
-def test_drop_last_leaves_out_smaller_batches_alone(samples: int, batch: int) -> None:
-    """The batches are those of a run without it, less the smaller ones. A client with one batch keeps it."""
+@pytest.mark.parametrize(("samples", "batch"), [(17, 8), (16, 8), (9, 2), (5, 8), (20, 20), (20, None)])
+def test_drop_last_leaves_out_smaller_batches_alone(samples: int, batch: int | None) -> None:
+    """The batches are those of a run without it, less the smaller ones. A client with one batch, all rows, keeps it."""
     kept, every = (client(samples, batch, drop_last=drop).batches(3, 1, 2) for drop in (True, False))
-    if samples < batch:
+    if batch is None or samples <= batch:
         assert kept == every == [slice(None)] * 2
+        assert client(samples, batch).batches(0, 3) == [slice(None)] * 3
         return
     assert len(kept) == 2 * (samples // batch)
     full = [rows.tolist() for rows in every if len(rows) == batch]
     assert [rows.tolist() for rows in kept] == full
-
-
-@pytest.mark.parametrize("batch", [None, 20, 21])
-def test_whole_set(batch: int | None) -> None:
-    f = client(20, batch)
-    assert f.batches(0, 3) == [slice(None)] * 3 and f.batches(0, 3, epochs=2) == [slice(None)] * 2
 
 
 def test_decided_by_seed_client_and_round_alone() -> None:
@@ -220,17 +219,3 @@ def test_noise_belongs_to_client_and_round() -> None:
     assert (np.array(f.batches(3, 50)) != noise).all() and (np.array(g.batches(2, 50)) != noise).all()
     assert f.gradient(problem.shard(0)[1]) == pytest.approx(0)
     assert f.share == 0.5 and f.clients == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "key"),
-    [
-        ({"curvatures": [1, 2], "optima": [1, 2, 3]}, "curvatures"),
-        ({"curvatures": [[1, 2], [3]]}, "curvatures"),
-        ({"optima": ["a"]}, "optima"),
-        ({"optima": []}, "optima"),
-    ],
-)
-def test_bad_quadratic(given: dict, key: str) -> None:
-    with refusal(f"^{key}="):
-        Quadratic(**given)

@@ -27,7 +27,6 @@ def test_sizes_of_devices() -> None:
 def test_devices_and_halves(kind: Synthetic) -> None:
     rows = kind.read(NOWHERE, False, None)
     counts = sizes(stream(0, "data sizes"), 30)
-    assert rows.owner is not None
     assert np.bincount(rows.owner).tolist() == [int(0.9 * n) for n in counts]
     assert len(rows.y_test) == sum(n - int(0.9 * n) for n in counts)
     assert rows.x.shape[1] == 60 and rows.classes == 10 and rows.y.max() <= 9
@@ -37,7 +36,6 @@ def test_devices_and_halves(kind: Synthetic) -> None:
 def test_feature_law(kind: Synthetic) -> None:
     """Within a device x_j has variance j^-1.2; the means are zero in the iid set only."""
     rows = kind.read(NOWHERE, False, None)
-    assert rows.owner is not None
     largest = np.bincount(rows.owner).argmax()
     x = rows.x[rows.owner == largest]
     assert x.var(0) * np.arange(1, 61) ** 1.2 == pytest.approx(1, rel=6 * (2 / len(x)) ** 0.5)

@@ -33,7 +33,6 @@ def read(file: Path, **options: Any) -> Rows:
 
 def written(rows: Rows, half: str = "x") -> list[str]:
     """The text of each row's window."""
-    assert rows.tokens is not None
     tokens = np.load(rows.tokens.file, mmap_mode="r")
     assert tokens.dtype == np.uint8 and tokens.ndim == 1
     begins = getattr(rows, half)
@@ -76,7 +75,6 @@ def test_rows_are_all_windows_of_both_parts(
     assert (rows.tokens.window, rows.tokens.vocabulary) == (window, 80)
     halves = ((rows.owner, written(rows), rows.y), (rows.owner_test, written(rows, "x_test"), rows.y_test))
     for half, (owner, said, labels) in enumerate(halves):
-        assert owner is not None
         found = zip(owner.tolist(), said, (LETTERS[y] for y in labels), strict=True)
         assert list(found) == [(k, *row) for k, part in enumerate(parts) for row in windows(part[half], window, stride)]
 
@@ -165,7 +163,6 @@ def test_the_real_file(data_root: Path) -> None:
     assert np.bincount(rows.owner).tolist() == [cut - 80 for cut in cuts]
     tests = [len(text) - cut - 80 for text, cut in zip(long, cuts, strict=True)]
     assert np.bincount(rows.owner_test).tolist() == tests
-    assert rows.tokens is not None
     tokens = np.load(rows.tokens.file, mmap_mode="r")
     assert len(tokens) == 4349471 and len(np.unique(tokens)) == 75
     first = "".join(LETTERS[t] for t in tokens[rows.x[0, 0] :][:81])

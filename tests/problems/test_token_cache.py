@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 @pytest.fixture
 def made() -> list[str]:
-    """Grows by one with each build."""
     return []
 
 
@@ -69,11 +69,9 @@ def changed(file: Path, content: bytes) -> None:
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "truncated": lambda place: changed(place / "tokens.npy", (place / "tokens.npy").read_bytes()[:-1]),
-    "empty": lambda place: changed(place / "tokens.npy", b""),
     "one byte": lambda place: changed(place / "ends.npy", (place / "ends.npy").read_bytes()[:-1] + b"\1"),
     "array missing": lambda place: (place / "ends.npy").unlink(),
     "sums missing": lambda place: (place / "SHA256SUMS").unlink(),
-    "sums cut": lambda place: changed(place / "SHA256SUMS", (place / "SHA256SUMS").read_bytes()[:90]),
     "sums of one": lambda place: changed(
         place / "SHA256SUMS", (place / "SHA256SUMS").read_bytes().splitlines(keepends=True)[0]
     ),
@@ -82,20 +80,16 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     ),
     "no text": lambda place: changed(place / "SHA256SUMS", b"\xff\xfe\n"),
     "empty folder": lambda place: [file.unlink() for file in place.iterdir()] and None,
+    "a file": lambda place: shutil.rmtree(place) or place.touch(),  # type: ignore[func-returns-value]
 }
 
 
-@pytest.mark.parametrize("kind", [*DAMAGE, "a file"])
+@pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_is_made_again(make: Make, made: list[str], kind: str) -> None:
     place = make()
-    if kind == "a file":
-        DAMAGE["empty folder"](place)
-        place.rmdir()
-        place.write_text("in the way")
-    else:
-        DAMAGE[kind](place)
-    assert make() == place and len(made) == 2
-    assert make() == place and len(made) == 2
+    DAMAGE[kind](place)
+    for _ in range(2):
+        assert make() == place and len(made) == 2
     assert [file.name for file in place.parent.iterdir()] == [place.name]  # nothing is left over
 
 

@@ -67,8 +67,6 @@ def small(*norm: nn.Module) -> nn.Module:
 
 
 # -- flat vectors ------------------------------------------------------------------------------------------------------
-
-
 def test_gradient_is_that_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = rows()
     one = client(small(), x, y, l2=0.1)
@@ -197,8 +195,6 @@ def test_one_client_is_a_plain_loop_on_text(model: str, tmp_path: Path, monkeypa
 
 
 # -- what a module has besides parameters ------------------------------------------------------------------------------
-
-
 def test_a_gradient_leaves_statistics_alone_until_update_buffers() -> None:
     """descend, and gradient followed by update_buffers, end alike; a gradient alone changes nothing at x."""
     x, y = rows(24)
@@ -236,7 +232,6 @@ def test_local_statistics_stay_with_the_client() -> None:
         each.descend(start.copy(), [slice(None)], 0.1)
     module = small(nn.BatchNorm1d(4))
     for each, inputs in ((one, x), (two, x + 1)):
-        assert each.stats is not None
         expected = 0.1 * module[0](inputs).mean(0).detach()  # type: ignore[index]
         np.testing.assert_allclose(each.stats[:4], expected, atol=1e-14)
     for as_saved in (lambda v: v, lambda v: v.numpy()):

@@ -160,24 +160,20 @@ def test_hdf5_data_of_a_user(tmp_path: Path, make: Callable[[h5py.File, Path], N
 
 
 # -- idx, JSON, CSV ----------------------------------------------------------------------------------------------------
-def test_a_gzipped_idx_that_inflates(tmp_path: Path) -> None:
-    file = tmp_path / "a.gz"
-    head = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**31, 28, 28)
-    with gzip.open(file, "wb", 1) as packed:
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**31, 28, 28), "more than 100 times"),
+        (idx_bytes(np.zeros((2, 28, 28))), r"it has more bytes after the header than it says; expected 1568 bytes"),
+    ],
+)
+def test_a_gzipped_idx_that_inflates(tmp_path: Path, head: bytes, says: str) -> None:
+    with gzip.open(tmp_path / "a.gz", "wb", 1) as packed:
         packed.write(head)
         for _ in range(100):
             packed.write(bytes(1 << 20))
-    with bounded(), refusal("more than 100 times"):
-        read_idx(file, 3)
-    with gzip.open(file, "wb", 1) as packed:  # more than the header says
-        packed.write(idx_bytes(np.zeros((2, 28, 28), np.uint8)))
-        for _ in range(100):
-            packed.write(bytes(1 << 20))
-    with (
-        bounded(),
-        refusal(r"it has more bytes after the header than it says; expected 1568 bytes"),
-    ):
-        read_idx(file, 3)
+    with bounded(), refusal(says):
+        read_idx(tmp_path / "a.gz", 3)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from mpifl.problems.partitions import Iid
 from mpifl.rng import stream
 from tests.mpi.files import differing
 from tests.problems.conftest import refusal, write_leaf
+from tests.problems.test_gradients import log_probabilities
 
 UNEVEN = Dirichlet(alpha=0.3, min_samples=3)
 
@@ -39,7 +40,6 @@ def folder(path: Path, train: list[int], test: list[int | None]) -> Path:
 
 
 def numbered(*parts: np.ndarray) -> list[tuple[float, ...]]:
-    """Rows with their labels, sorted."""
     return sorted(map(tuple, np.column_stack(parts).tolist()))
 
 
@@ -210,12 +210,7 @@ def test_a_split_comes_before_what_the_data_bring(tmp_path: Path) -> None:
 # -- accuracies --------------------------------------------------------------------------------------------------------
 def predicted(model: Any, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Targets by the models' formulas."""
-    if isinstance(model, NonconvexLogistic):
-        return np.sign(rows @ x)
-    if isinstance(model, Mlp):
-        w1, b1, w2, b2 = np.split(x, np.cumsum([60 * 5, 5, 50]))
-        return (np.maximum(rows @ w1.reshape(60, 5) + b1, 0) @ w2.reshape(5, 10) + b2).argmax(1)
-    return (rows @ x[:600].reshape(60, 10) + (x[600:] if model.bias else 0)).argmax(1)
+    return np.sign(rows @ x) if isinstance(model, NonconvexLogistic) else log_probabilities(model, x, rows).argmax(1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

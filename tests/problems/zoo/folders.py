@@ -162,14 +162,6 @@ def hidden_files_of_a_mac(path: Path) -> Any:
     return made
 
 
-@right(line="1 file is left out, such as site3.parquet")
-def a_file_that_is_not_read(path: Path) -> Any:
-    """A line."""
-    made = every(path, lambda x, y: (x, y))
-    (path / "site3.parquet").write_bytes(b"PAR1")
-    return made
-
-
 @refused("no file ends in .npz")
 def nothing(path: Path) -> None:
     """An empty folder."""
@@ -177,7 +169,6 @@ def nothing(path: Path) -> None:
 
 @refused("both files and folders")
 def files_and_folders(path: Path) -> None:
-    """Which of them are the clients?"""
     every(path, lambda x, y: (x, y))
     (path / "more").mkdir()
     npz(path / "more/site3.npz", *clients()[0])
@@ -185,14 +176,12 @@ def files_and_folders(path: Path) -> None:
 
 @refused("test.npz: it would be a client")
 def test_rows_as_a_file(path: Path) -> None:
-    """A test set beside the clients."""
     every(path, lambda x, y: (x, y))
     npz(path / "test.npz", *clients(seed=1)[0])
 
 
 @refused("test: it would be a client")
 def train_and_test(path: Path) -> None:
-    """Two folders with the clients' files."""
     for half in ("train", "test"):
         (path / half).mkdir()
         npz(path / half / "site0.npz", *clients()[0])
@@ -200,7 +189,6 @@ def train_and_test(path: Path) -> None:
 
 @refused("site0/test.npz: its rows would be training rows")
 def test_rows_in_a_folder(path: Path) -> None:
-    """Files of one client."""
     (path / "site0").mkdir()
     npz(path / "site0/train.npz", *clients()[0])
     npz(path / "site0/test.npz", *clients()[1])
@@ -208,21 +196,12 @@ def test_rows_in_a_folder(path: Path) -> None:
 
 @refused("site1.npz: cannot be read")
 def link_to_nowhere(path: Path) -> None:
-    """The line has the file."""
     npz(path / "site0.npz", *clients()[0])
     (path / "site1.npz").symlink_to(path / "gone.npz")
 
 
-@refused("site1.npz: cannot be read")
-def empty_file(path: Path) -> None:
-    """Zero bytes."""
-    npz(path / "site0.npz", *clients()[0])
-    (path / "site1.npz").touch()
-
-
 @refused("site0.h5: cannot be read")
 def wrong_ending(path: Path) -> None:
-    """An archive under the name of another format."""
     npz(path / "site0.h5", *clients()[0])
 
 
@@ -331,41 +310,29 @@ def channels_first(path: Path) -> None:
 
 @refused("the labels are text, such as cow")
 def labels_without_classes(path: Path) -> None:
-    """The line says what to set."""
     every(path, lambda x, y: (x, NAMES[y]))
 
 
 @refused("the label dog has no class", labels={"cat": 0, "cow": 1})
 def label_without_a_class(path: Path) -> None:
-    """One that is not given."""
     every(path, lambda x, y: (x, NAMES[y]))
 
 
 @refused("site0.npz: no array y; it has x; expected the arrays x and y")
 def no_labels(path: Path) -> None:
-    """Rows alone."""
     np.savez(path / "site0.npz", x=clients()[0][0])
 
 
 @refused("site0.npz: cannot be read: two arrays have the name x")
 def two_arrays_of_one_name(path: Path) -> None:
-    """Which of them is meant?"""
     x, y = clients()[0]
     with zipfile.ZipFile(path / "site0.npz", "w") as archive:
         for name, array in (("x.npy", x), ("y.npy", y), ("x", 0 * x)):
             archive.writestr(name, _bytes(array))
 
 
-@refused("y holds values of variable length")
-def text_of_variable_length(path: Path) -> None:
-    """h5py's usual text."""
-    x, y = clients()[0]
-    hdf5(path / "site0.h5", x, NAMES[y].astype(h5py.string_dtype()))
-
-
 @refused("no array x; it has none")
 def arrays_in_a_group(path: Path) -> None:
-    """One level too deep."""
     with h5py.File(path / "site0.h5", "w") as content:
         content["data/x"], content["data/y"] = clients()[0]
 
@@ -396,18 +363,8 @@ def table_beside_an_archive(path: Path) -> Any:
     return [one, two]
 
 
-@right(target="first, of all", labels="sorted")
-def names_with_commas(path: Path) -> Any:
-    """In quotes, with a quote."""
-    one, *_ = clients()
-    labels = np.array(['"a, ""b"""', '"b"', "c"])[one[1]]
-    table(path / "a.csv", one[0], labels, 'a,b,c,d,"first, of all"')
-    return [one]
-
-
 @right(target="target", labels="sorted")
 def labels_with_leading_zeros(path: Path) -> Any:
-    """01 and 1 are two labels."""
     one, *_ = clients()
     table(path / "a.csv", one[0], np.array(["01", "1", "2"])[one[1]])
     return [one]
@@ -425,14 +382,7 @@ def labels_with_decimals(path: Path) -> Any:
 
 @refused("a.csv is a table")
 def table_without_a_target(path: Path) -> None:
-    """The line says what to set."""
     table(path / "a.csv", *clients()[0])
-
-
-@refused("has no such column", target="target")
-def table_without_a_header(path: Path) -> None:
-    """The first row is no header."""
-    table(path / "a.csv", *clients()[0], names="0.1,0.2,0.3,0.4,1")
 
 
 TABLES: dict[str, tuple[str, str]] = {  # a table after a good one: what the line says, and its text
@@ -489,7 +439,6 @@ def leaf_users(path: Path) -> Any:
 
 @refused("user u0: another file has this user too", name="leaf")
 def leaf_user_twice(path: Path) -> None:
-    """In two files."""
     leaf(path, {"u0": user(*clients()[0])})
     leaf(path, {"u0": user(*clients()[1])}, name="b.json")
 
@@ -515,6 +464,5 @@ for _name, (_says, *_rows) in LEAF.items():
 
 @refused("user_data has u1, which users has not", name="leaf")
 def leaf_user_that_is_not_listed(path: Path) -> None:
-    """Rows that nobody would read."""
     one, two, _ = clients()
     leaf(path, {"u0": user(*one), "u1": user(*two)}, more={"users": ["u0"]})

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 SIZES = (40, 24, 34, 28)  # rows of the clients; batches of 16 leave 8, 8, 2 and 12 over
 Accuracy = Callable[[Tensor, Tensor], float]
@@ -31,7 +31,6 @@ class Case:
     refused: str = ""  # what the line says with which the job is refused
     job: tuple[str, ...] = ()  # overrides
     draws: bool = False  # whether evaluations draw, so that losses by hand are another sample
-    options: dict[str, Any] = field(default_factory=dict)  # of the export
 
 
 CASES: dict[str, Case] = {}
@@ -211,24 +210,6 @@ def weight_norm() -> Any:
     return scored(module)
 
 
-@right(top, options={"full": True, "trust": True})
-def entries_of_all_kinds() -> Any:
-    """A frozen parameter of whole numbers, a buffer and a parameter that are None, and extra state (`--full`)."""
-
-    class More(nn.Linear):
-        def get_extra_state(self) -> Any:
-            return torch.tensor([1, 2])
-
-        def set_extra_state(self, state: Any) -> None:
-            assert state.tolist() == [1, 2]
-
-    module = Applied(lambda m, x: m.last(x[:, m.order]), last=More(6, 3))
-    module.register_parameter("order", nn.Parameter(torch.tensor([5, 4, 3, 2, 1, 0]), requires_grad=False))
-    module.register_parameter("bias", None)
-    module.register_buffer("mean", None)
-    return scored(module)
-
-
 @right(top)
 def convolutions() -> Any:
     module = Applied(
@@ -269,12 +250,6 @@ def pixels_as_bytes() -> Any:
     module = Applied(lambda m, x: m.net(x.float() / 255), net=net())
     byte = lambda x: x.abs().mul(80).clamp(0, 255).to(torch.uint8)  # noqa: E731
     return module, F.cross_entropy, *tables(lambda x: classes(x).to(torch.uint8), byte)
-
-
-@right(top)
-def one_row() -> Any:
-    sets, test = tables(classes)
-    return net(), F.cross_entropy, [sets[0], Subset(sets[1], [3]), ConcatDataset([sets[2], sets[3]])], test
 
 
 @right(top)
@@ -346,32 +321,11 @@ def graphs() -> Any:
 
 
 # -- jobs that are refused ---------------------------------------------------------------------------------------------
-
-
-@refused("torch.compile")
-def compiled() -> Any:
-    """What is compiled depends on the batches that a rank has seen before."""
-    return scored(torch.compile(net(), backend="eager"))
-
-
-@torch.compile
-def bounded(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
-@refused("bounded is a function of torch.compile")
-def compiled_function() -> Any:
-    return scored(Applied(lambda m, x: m.last(bounded(m.first(x))), first=nn.Linear(6, 16), last=nn.Linear(16, 3)))
-
-
 @refused("share their memory")
 def tied_by_memory() -> Any:
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     module[1].weight.data = module[0].weight.data
     return scored(module)
-
-
-_CALLS = [0]
 
 
 @refused("changes calls")
@@ -387,25 +341,6 @@ def later_loss() -> Any:
         return F.cross_entropy(out, y) + (0.1 * out.square().mean() if late() else 0)
 
     return net(), loss, *tables(classes)
-
-
-@refused("changes _CALLS")
-def annealed_module() -> Any:
-    """Noise that fades with each call, counted in a global name."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        _CALLS[0] += 1
-        return m.net(x / (1 + _CALLS[0]))  # type: ignore[no-any-return]
-
-    return scored(Applied(forward, net=net()))
-
-
-@refused("of client 2 is nan")
-def labels_that_are_all_left_out() -> Any:
-    """A client of whose rows none has a label: its mean loss is 0/0, and that of all rows would be too."""
-    sets, test = tables(classes)
-    sets[2].tensors[1].fill_(-100)
-    return net(), F.cross_entropy, sets, test
 
 
 class OneBuffer(Dataset):  # type: ignore[type-arg]
@@ -426,7 +361,6 @@ class OneBuffer(Dataset):  # type: ignore[type-arg]
 
 @refused("rows that have memory of their own")
 def one_buffer_for_all_rows() -> Any:
-    """All rows would be the one that was read last."""
     sets, test = tables(classes)
     module = Applied(lambda m, batch: m.net(batch["x"]), net=net())
     loss = lambda out, batch: F.cross_entropy(out, batch["label"])  # noqa: E731
@@ -444,12 +378,6 @@ def other_working_directory() -> Any:
     """The run file would be elsewhere than the job says."""
     os.chdir("/")
     return net(), F.cross_entropy, *tables(classes)
-
-
-@refused("changes 1.running_mean")
-def scripted_batch_norm() -> Any:
-    """Statistics of TorchScript are not known as such."""
-    return scored(torch.jit.script(batch_norm()[0]))
 
 
 @refused("changes 0.weight")

@@ -40,21 +40,18 @@ SHORT = ["tied", "sparse_gradients", "predict_that_changes_outputs", "part_in_ev
 each = pytest.mark.parametrize("name", parameters(GOOD, SHORT))
 
 
-def called(*words: str) -> tuple[int, str]:
-    """The exit code of a command in this process, and its errors and warnings."""
+def errors_of(*words: str) -> str:
+    """The errors and warnings of a command that ends well in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        return main([*words]), err.getvalue()
+        code = main([*words])
+    assert code == 0, err.getvalue()
+    return err.getvalue()
 
 
 def run_words(job: Path, name: str, output: str | Path, *more: str) -> list[str]:
     case = CASES[name]
     return ["run", str(job), f"problem.entry={modules.__name__}:{name}", f"output={output}", *case.job, *more]
-
-
-def check_lines(name: str, err: str) -> None:
-    """A run says what the case says, in one line, and nothing else."""
-    assert err.count("\n") == bool(CASES[name].line) and CASES[name].line in err, err
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +61,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(job: Path) -> Callable[[str], Path]:
-    """The run file of an entry, from one process."""
+    """The run file of an entry, from one process. It says what the case says, in one line, and nothing else."""
 
     def run(name: str) -> Path:
         path = job.with_name(f"{name}.h5")
         if not path.exists():
-            code, err = called(*run_words(job, name, path))
-            assert code == 0, err
-            check_lines(name, err)
+            err = errors_of(*run_words(job, name, path))
+            assert err.count("\n") == bool(CASES[name].line) and CASES[name].line in err, err
         return path
 
     return run
@@ -84,8 +80,7 @@ def half(job: Path) -> Callable[[str, Path], None]:
     def write_half(name: str, path: Path) -> None:
         first = job.with_name(f"{name}-first.h5")
         if not first.exists():
-            code, err = called(*run_words(job, name, first, *HALF))
-            assert code == 0, err
+            errors_of(*run_words(job, name, first, *HALF))
         shutil.copy(first, path)
         shutil.copytree(folder_of(first), folder_of(path))
 
@@ -102,7 +97,7 @@ def batch(dataset: Any, collate: Callable[[Any], Any] | None) -> tuple[Any, Any]
 def exported(case: Case, path: Path) -> tuple[Any, ...]:
     """What the entry returns, with the exported model, which loads strictly; but for statistics that clients keep."""
     module, *rest = case.entry()
-    (file,) = mpifl.export_run(path, "torch", path.with_suffix(".pt"), overwrite=True, **case.options)
+    (file,) = mpifl.export_run(path, "torch", path.with_suffix(".pt"), overwrite=True)
     local = "problem.torch.buffers=local" in case.job  # then norms take the statistics of the rows
     module.load_state_dict(torch.load(file, weights_only=True), strict=not local)
     module.eval()
@@ -136,8 +131,7 @@ def test_training_is_that_of_a_plain_loop(job: Path, name: str) -> None:
     """Two rounds with one step of all clients on all of their rows; the mean of their models, statistics included."""
     case, path = CASES[name], job.with_name(f"{name}-plain.h5")
     more = ("algorithm={name: fedavg, step_size: 0.1, local_steps: 1}", "problem.batch_size=null", "stop.updates=8")
-    code, err = called(*run_words(job, name, path, *more))
-    assert code == 0, err
+    errors_of(*run_words(job, name, path, *more))
     ours = exported(case, path)[0].state_dict()
     module, loss, sets, _, _, collate, *_ = (*seeded(5, case.entry), None, None)
     model = {key: part.clone() for key, part in module.state_dict().items()}
@@ -165,11 +159,9 @@ def test_a_replay_and_a_resumed_run_have_the_same_bits(
     ran: Callable[[str], Path], half: Callable[[str, Path], None], tmp_path: Path, name: str
 ) -> None:
     path, resumed = ran(name), tmp_path / "resumed.h5"
-    code, err = called("verify", str(path), "--replay", "--trust")
-    assert code == 0, err
+    errors_of("verify", str(path), "--replay", "--trust")
     half(name, resumed)
-    code, err = called("resume", str(resumed), f"stop.updates={UPDATES}", "--trust")
-    assert code == 0, err
+    errors_of("resume", str(resumed), f"stop.updates={UPDATES}", "--trust")
     assert not differing(path, resumed, but=("events",))
 
 
