@@ -281,7 +281,7 @@ class Bag(nn.Module):
         return self.scale * self.head(self.embedding(x).mean(1)) * (2 if self.training else 1)
 
 
-def test_text_rows_of_unlike_lengths_convolutions_and_bfloat16() -> None:
+def test_texts_rows_of_unlike_lengths_convolutions_and_bfloat16_send_the_same() -> None:
     tokens = np.random.default_rng(0).integers(0, 9, 200).astype(np.uint8)
 
     def windows(i: int, s: int) -> Windows:

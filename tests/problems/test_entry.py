@@ -239,7 +239,7 @@ def test_data_from_generators_without_a_seed_are_the_same_in_each_process(
     assert rows[0][0, 2] == pytest.approx(random.random())
 
 
-def test_a_rank_reads_the_rows_of_its_own_clients_alone() -> None:
+def test_a_rank_reads_the_rows_of_its_own_clients_alone_and_refuses_others() -> None:
     config = configured("plain")
     problem = problems.load(config)
     problem.initial(4)

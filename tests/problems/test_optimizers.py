@@ -151,6 +151,9 @@ def test_entries_without_gradient_stay() -> None:
     trained = one.shared.flat.trained
     np.testing.assert_array_equal(y[trained:], plain[trained:])
     np.testing.assert_allclose(y[:trained], plain[:trained] - STEP * x[:trained], atol=1e-15)
+
+
+def test_methods_that_take_any_steps() -> None:
     assert Scaffold(option="I", solver=TorchSolver()).torch_optimizer()
     assert Area(solver=TorchSolver()).effective_steps(Clients(np.ones(3))) is None
     assert FedAvg().torch_optimizer() is None

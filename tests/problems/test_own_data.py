@@ -88,7 +88,7 @@ def test_numbers_beyond_the_type_are_named_by_their_file_and_place(
         _check_range(rows, np.dtype("float32"))
 
 
-def test_a_number_of_clients_or_a_target_that_the_files_have_not(tmp_path: Path) -> None:
+def test_a_number_of_clients_or_a_target_that_the_files_have_not_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
     with refusal(r"problem.clients=5: the data have 1; expected 1, or null"):
         load(ProblemConfig(data=Folder(path=str(tmp_path)), clients=5))
@@ -97,7 +97,7 @@ def test_a_number_of_clients_or_a_target_that_the_files_have_not(tmp_path: Path)
         load(ProblemConfig(data=Folder(path=str(tmp_path), target="kind")))
 
 
-def test_numbers_may_be_named_too_and_classes_without_rows_count(tmp_path: Path) -> None:
+def test_labels_that_are_numbers_may_be_named_and_come_back_the_same(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((3, 2)), y=[30, 7, 30])
     for labels, right, classes in (("sorted", [1, 0, 1], 2), ({7: 4, 30: 0}, [0, 4, 0], 5)):
         problem = load(ProblemConfig(data=Folder(path=str(tmp_path), labels=labels)))
