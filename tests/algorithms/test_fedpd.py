@@ -11,7 +11,7 @@ import pytest
 from mpifl.algorithms.base import Clients, Message, State
 from mpifl.algorithms.common.local_solver import Gd, Sarah
 from mpifl.algorithms.fedpd import FedPD
-from tests.algorithms.test_fedprox import Noisy, noisy
+from tests.algorithms.world import noisy
 from tests.quadratic_runs import Quadratic, close, optimum, random_quadratics
 
 

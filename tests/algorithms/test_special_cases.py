@@ -117,6 +117,8 @@ PAIRS = [
            make("fedbuff", step_size=0.1, reply=r, step_weights="relative", **EACH), ANY) for r in ("before", "after")),
     Pair("AsyncCommSGD of one step", make("async-comm-sgd", step_size=0.2, gap=1, draw="fixed"),
          make("async-sgd", step_size=0.05), ANY),
+    Pair("ACE.4", make("ace", step_size=0.1, fill="zero"), make("fedavg", step_size=0.1), [0] * 11,
+         clients=CLIENTS[:1]),
     Pair("ACE.5", make("ace", step_size=0.1, delay_threshold=10**9), make("ace", step_size=0.1), ANY),
     Pair("ACED.1", make("ace", step_size=0.1, delay_threshold=0, fill="zero"), ASYNC_SGD, ANY),
     Pair("RM.1", make("async-sgd", step_size=0.1, step_rule="ringmaster", threshold=10**9), ASYNC_SGD, ANY,

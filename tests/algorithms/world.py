@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
-from tests.quadratic_runs import Log, Quadratic, run
+from mpifl.rng import stream
+from tests.quadratic_runs import Log, Quadratic, random_quadratics, run
 
 
 class World:
@@ -82,6 +85,34 @@ class Passes(Quadratic):
         return super().gradient(x) + ((-1) ** rows / (1 + rows) if isinstance(rows, int) else 0.0)
 
 
+@dataclass
+class Noisy(Quadratic):
+    """A quadratic of 12 rows whose gradients differ, with random batches of two; all rows together are the quadratic.
+
+    Row r adds e_r + h_r x to the gradient, and the sums of e_r and h_r are zero.
+    """
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(crc32(self.c.tobytes()))
+        self.e, self.h = rng.standard_normal((2, 12, self.c.size))
+        self.e -= self.e.mean(0)
+        self.h -= self.h.mean(0)
+        self.keys: list[int] = []  # of all batches so far
+
+    def batches(self, round: int, steps: int, epochs: int | None = None) -> list:
+        self.keys.append(round)
+        rng = stream(0, "batch", round=round)
+        return [rng.choice(12, 2, replace=False) for _ in range(epochs * 6 if epochs else steps)]
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        exact = super().gradient(x)
+        return exact if rows is None else exact + (self.e[rows] + 0.3 * self.h[rows] * x).mean(0)  # type: ignore[index]
+
+
+def noisy(seed: int, n: int) -> list[Noisy]:
+    return [Noisy(o.a, o.c, o.samples, o.share, o.clients) for o in random_quadratics(seed, n)]
+
+
 def cohorts(algorithm: Algorithm, clients: Sequence[Quadratic], rounds: int) -> list[list[int]]:
     """The members of the first rounds (or phases), drawn as a run of seed 0 draws them."""
     drawn = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
@@ -95,6 +126,26 @@ def in_rounds(
     """A run of so many rounds, and the members of each; a client that is drawn twice answers once."""
     members = cohorts(algorithm, clients, rounds)
     return run(algorithm, clients, [i for m in members for i in dict.fromkeys(m)], **more), members
+
+
+def by_arrivals(
+    order: Iterable[int], n: int, rule: Callable[[int, np.ndarray, int, np.ndarray], np.ndarray | None], reply: str
+) -> list[np.ndarray]:
+    """The models of an asynchronous rule by hand, from x = (1, 1, 1).
+
+    rule(i, base, tau, x) is the model after an update of client i from `base`, tau models ago, or None where the update
+    makes no new one; the client is then sent the model from before or after it.
+    """
+    x, version, models = np.ones(3), 0, []
+    bases = [(x, 0)] * n
+    for i in order:
+        base, then = bases[i]
+        new, old = rule(i, base, version - then, x), (x, version)
+        if new is not None:
+            x, version = new, version + 1
+            models.append(x)
+        bases[i] = (x, version) if reply == "after" else old
+    return models
 
 
 def random_sets(n: int, size: int, rounds: int) -> list[list[int]]:
