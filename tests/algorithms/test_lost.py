@@ -1,8 +1,7 @@
-"""Lost clients: cohorts without them, rounds that lose a member, and the limits of runs."""
+"""Lost clients: rounds that lose a member, and the limits of runs."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,55 +11,13 @@ from mpifl.algorithms.ace import Ace
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.mifa import Mifa
-from mpifl.algorithms.participation import CohortSampler, Trigger
+from mpifl.algorithms.participation import Trigger
 from tests.algorithms import test_state
 from tests.algorithms.test_state import CASES, LONG, N, build
 from tests.algorithms.world import World
 from tests.quadratic_runs import Quadratic, close, optimum, random_quadratics
 from tests.tiers import parameters
-
-
-# -- whom a round is drawn from ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("p", [None, np.array([1, 2, 3, 4, 5, 6]) / 21], ids=["uniform", "given"])
-def test_members_are_living(p: np.ndarray | None) -> None:
-    """As many as before where so many live, drawn as if there had never been others; who was drawn stays."""
-    cohort, lost = CohortSampler(3, 6, 1, p), {0, 4}
-    draws = [cohort.sample(r, lost) for r in range(3000)]
-    assert all(len(m) == 3 and m == sorted(m) and not lost & {*m} for m in draws)
-    if p is None:
-        assert all(len({*m}) == 3 for m in draws)
-    counts = Counter(i for m in draws for i in m)
-    q = np.ones(4) / 4 if p is None else p[[1, 2, 3, 5]] / p[[1, 2, 3, 5]].sum()
-    assert np.abs(np.array([counts[i] for i in (1, 2, 3, 5)]) / 9000 - q).max() < 5 * (0.25 / 9000) ** 0.5
-    for r, members in enumerate(draws):
-        kept = Counter(cohort.sample(r))
-        assert cohort.sample(r, []) == cohort.sample(r)
-        assert all(Counter(members)[i] >= kept[i] for i in kept.keys() - lost)
-    fewer = [cohort.sample(r, {0, 1, 2, 4}) for r in range(50)]
-    assert all(len(m) == 2 and {*m} <= {3, 5} for m in fewer) and (p is not None or fewer == [[3, 5]] * 50)
-
-
-def test_pairs_of_uniform_members_are_equally_likely() -> None:
-    draws = Counter(tuple(CohortSampler(2, 6, 2).sample(r, {1, 5})) for r in range(6000))
-    assert len(draws) == 6 and max(abs(k - 1000) for k in draws.values()) < 5 * (1000 * 5 / 6) ** 0.5
-
-
-def test_two_phases_keep_their_members() -> None:
-    """A client lost between two rounds of one draw is replaced; nobody else is."""
-    for r in range(0, 40, 2):
-        cohort = CohortSampler(4, 10, 3, repeat=2)
-        first = cohort.sample(r)
-        second = cohort.sample(r + 1, {first[0]})
-        assert {*first[1:]} < {*second} and len(second) == 4
-
-
-def test_all_first_without_the_lost() -> None:
-    cohort = FedDR(init="mean", cohort=2).participation(Clients(np.ones(4, int)), 0)
-    assert cohort.sample(0, {2}) == [0, 1, 3] and cohort.sample(0) == [0, 1, 2, 3]
-    assert len(cohort.sample(1, {2})) == 2
-
 
 # -- a member drops out ------------------------------------------------------------------------------------------------
 ROUNDS = [

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-from math import comb, sqrt
+from collections import Counter
+from itertools import combinations
+from math import sqrt
 
 import numpy as np
 import pytest
 from scipy.stats import kstest
 
+from mpifl.algorithms.base import Clients
+from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.participation import CohortSampler, Trigger
 
 ROUNDS = 6000
 
 
-def test_without_replacement_every_subset_is_as_likely() -> None:
-    """K of n, all comb(n, K) subsets within five standard errors of their probability."""
-    cohort = CohortSampler(2, 5, seed=1)
-    seen: dict[tuple, int] = {}
-    for round in range(ROUNDS):
-        members = cohort.sample(round)
-        assert members == sorted(set(members)) and len(members) == 2
-        seen[tuple(members)] = seen.get(tuple(members), 0) + 1
-    p = 1 / comb(5, 2)
-    assert len(seen) == 10
-    assert all(abs(count / ROUNDS - p) < 5 * sqrt(p * (1 - p) / ROUNDS) for count in seen.values())
+@pytest.mark.parametrize(("n", "lost"), [(5, set()), (6, {1, 5})])
+def test_pairs_of_uniform_members_are_equally_likely(n: int, lost: set[int]) -> None:
+    """Two of the living, without replacement: all pairs within five standard errors of their probability."""
+    draws = Counter(tuple(CohortSampler(2, n, seed=1).sample(round, lost)) for round in range(ROUNDS))
+    assert draws.keys() == {*combinations([i for i in range(n) if i not in lost], 2)}
+    p = 1 / len(draws)
+    assert max(abs(count / ROUNDS - p) for count in draws.values()) < 5 * sqrt(p * (1 - p) / ROUNDS)
 
 
-def test_with_replacement_each_draw_has_the_clients_probabilities() -> None:
-    """K independent draws: the expected count of i is K p_i, and P(i drawn twice of 2) = p_i^2."""
-    p = np.array([0.5, 0.3, 0.2])
-    cohort = CohortSampler(2, 3, seed=1, probabilities=p)
-    draws = [cohort.sample(round) for round in range(ROUNDS)]
-    assert all(len(members) == 2 and members == sorted(members) for members in draws)
-    counts = np.bincount(np.ravel(draws), minlength=3) / (2 * ROUNDS)
-    assert (np.abs(counts - p) < 5 * np.sqrt(p * (1 - p) / (2 * ROUNDS))).all()
-    twice = np.array([sum(members == [i, i] for members in draws) for i in range(3)]) / ROUNDS
-    assert (np.abs(twice - p**2) < 5 * np.sqrt(p**2 / ROUNDS)).all()
+@pytest.mark.parametrize("lost", [set(), {0, 4}], ids=["all", "living"])
+@pytest.mark.parametrize("p", [None, np.array([1, 2, 3, 4, 5, 6]) / 21], ids=["uniform", "given"])
+def test_members_are_living(p: np.ndarray | None, lost: set[int]) -> None:
+    """As many as before where so many live, drawn as if there had never been others, by their probabilities with
+    replacement, P(i drawn twice of 3) = 3 q_i^2 - 2 q_i^3; who was drawn stays. A function of seed and round."""
+    cohort, living = CohortSampler(3, 6, 1, p), [i for i in range(6) if i not in lost]
+    draws = [cohort.sample(r, lost) for r in range(ROUNDS)]
+    assert [cohort.sample(r, lost) for r in reversed(range(10))] == draws[9::-1]
+    assert draws[:10] != [CohortSampler(3, 6, 2, p).sample(r, lost) for r in range(10)]
+    assert all(len(m) == 3 and m == sorted(m) and not lost & {*m} for m in draws)
+    q = np.ones(len(living)) / len(living) if p is None else p[living] / p[living].sum()
+    counts = Counter(i for m in draws for i in m)
+    assert np.abs(np.array([counts[i] for i in living]) / (3 * ROUNDS) - q).max() < 5 * (0.25 / 3 / ROUNDS) ** 0.5
+    twice = np.array([sum(m.count(i) > 1 for m in draws) for i in living]) / ROUNDS
+    assert np.abs(twice - (0 if p is None else 3 * q**2 - 2 * q**3)).max() < 5 * (0.25 / ROUNDS) ** 0.5
+    for r, members in enumerate(draws[:3000]):
+        kept = Counter(cohort.sample(r))
+        assert all(Counter(members)[i] >= kept[i] for i in kept.keys() - lost)
+    fewer = [cohort.sample(r, {0, 1, 2, 4}) for r in range(50)]
+    assert all(len(m) == 2 and {*m} <= {3, 5} for m in fewer) and (p is not None or fewer == [[3, 5]] * 50)
 
 
 def test_all_clients_are_no_draw() -> None:
@@ -45,11 +55,19 @@ def test_all_clients_are_no_draw() -> None:
     assert len(drawn) > 10
 
 
-def test_a_cohort_is_a_function_of_seed_and_round() -> None:
-    cohort = CohortSampler(3, 50, seed=1)
-    forward = [cohort.sample(round) for round in range(10)]
-    assert [cohort.sample(round) for round in reversed(range(10))] == forward[::-1]
-    assert forward != [CohortSampler(3, 50, seed=2).sample(round) for round in range(10)]
+def test_two_phases_keep_their_members() -> None:
+    """A client lost between two rounds of one draw is replaced; nobody else is."""
+    for r in range(0, 40, 2):
+        cohort = CohortSampler(4, 10, 3, repeat=2)
+        first = cohort.sample(r)
+        second = cohort.sample(r + 1, {first[0]})
+        assert {*first[1:]} < {*second} and len(second) == 4
+
+
+def test_all_first_without_the_lost() -> None:
+    cohort = FedDR(init="mean", cohort=2).participation(Clients(np.ones(4, int)), 0)
+    assert cohort.sample(0, {2}) == [0, 1, 3] and cohort.sample(0) == [0, 1, 2, 3]
+    assert len(cohort.sample(1, {2})) == 2
 
 
 def test_poisson_and_bernoulli_laws() -> None:

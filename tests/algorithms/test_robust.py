@@ -100,23 +100,6 @@ def test_nothing_depends_on_the_order_of_arrivals(rule: Aggregation) -> None:
     assert all(np.array_equal(f, found[0]) for f in found)
 
 
-# -- bad clients -------------------------------------------------------------------------------------------------------
-class Huge(Quadratic):
-    """Sends the model to 1e6."""
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return np.full_like(x, -1e6)
-
-
-def crowd(kind: type[Quadratic]) -> list[Quadratic]:
-    """Nine clients of near optima, clients 2 and 5 of them bad."""
-    rng = np.random.default_rng(4)
-    c = 1 + 0.1 * rng.standard_normal((9, 3))
-    honest = quadratics([np.ones(3)] * 9, c)
-    bad = quadratics([np.ones(3)] * 9, c, kind=kind)
-    return [bad[i] if i in (2, 5) else honest[i] for i in range(9)]
-
-
 # -- in the methods ----------------------------------------------------------------------------------------------------
 @every_rule
 def test_rounds(rule: Aggregation) -> None:
@@ -145,12 +128,22 @@ def test_rounds(rule: Aggregation) -> None:
     assert np.array_equal(buffered.server.x, before)
 
 
+class Huge(Quadratic):
+    """Sends the model to 1e6."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return np.full_like(x, -1e6)
+
+
 def test_a_lost_member_makes_no_room_for_a_bad_one() -> None:
     """Nine members, two of them bad, seven kept; without honest client 4 the six other honest ones are: FedAvg's model
     is the mean of theirs, and so is FedBuff's from a buffer that lacks it."""
-    clients, x0 = crowd(Huge), np.full(3, 0.5)
-    rule, others = Krum(bad=2, keep=7), [0, 1, 3, 6, 7, 8]
-    expected = np.mean([clients[i].steps(x0, 0.2) for i in others], axis=0)
+    c, x0 = 1 + 0.1 * np.random.default_rng(4).standard_normal((9, 3)), np.full(3, 0.5)
+    clients = quadratics([np.ones(3)] * 9, c)
+    expected = np.mean([clients[i].steps(x0, 0.2) for i in (0, 1, 3, 6, 7, 8)], axis=0)
+    for i in (2, 5):
+        clients[i] = Huge(clients[i].a, clients[i].c)
+    rule = Krum(bad=2, keep=7)
     here = World(FedAvg(step_size=0.2, aggregation=rule), clients, x0)
     here.algorithm.validate(9)
     here.round(range(9), lost=4)
@@ -172,18 +165,24 @@ def job_of(**section: Any) -> Any:
     )
 
 
-def algorithm_of(**section: Any) -> Any:
-    return job_of(**section).algorithm
+KRUM = {"name": "krum", "bad": 2, "keep": 4}
 
 
-def test_sections() -> None:
+@pytest.mark.parametrize(
+    ("section", "rule"),
+    [
+        ({"name": "fedavg"}, Mean()),
+        ({"name": "fedprox", "aggregation": "median"}, Median()),
+        ({"name": "fedbuff", "aggregation": {"name": "clip", "norm": 2}}, Clip(norm=2.0)),
+        ({"name": "apfl", "cohort": 6, "aggregation": KRUM}, Krum(bad=2, keep=4)),
+        ({"name": "fedavg", "sampling": "samples", "cohort": 5, "aggregation": "trimmed-mean"}, TrimmedMean()),
+    ],
+    ids=str,
+)
+def test_sections(section: dict[str, Any], rule: Aggregation) -> None:
     """By name alone, or with options; what is dumped reads again."""
-    assert algorithm_of(name="fedavg").aggregation == Mean()
-    assert algorithm_of(name="fedprox", aggregation="median").aggregation == Median()
-    assert algorithm_of(name="fedbuff", aggregation={"name": "clip", "norm": 2}).aggregation == Clip(norm=2.0)
-    rule = {"name": "krum", "bad": 2, "keep": 4}
-    assert algorithm_of(name="apfl", aggregation=rule).aggregation == Krum(bad=2, keep=4)
-    job = job_of(name="fedavg", aggregation=rule)
+    job = job_of(**section)
+    assert job.algorithm.aggregation == rule
     assert read.job_from_dict(read.job_to_dict(job)) == job
 
 
@@ -197,26 +196,18 @@ def test_sections() -> None:
         ({"aggregation": "krun"}, "algorithm.aggregation.name"),
         ({"name": "fedbuff", "trigger": {"every": 3}, "aggregation": "krum"}, "algorithm.aggregation.bad"),
         ({"name": "fedbuff", "trigger": {"period": 3.0}, "aggregation": "krum"}, "algorithm.aggregation.bad"),
-        ({"aggregation": "krum", "sampling": "samples"}, "algorithm.sampling"),
-        ({"aggregation": "krum", "sampling": "samples", "cohort": 6}, "algorithm.sampling"),
-        ({"name": "fedprox", "aggregation": "krum", "sampling": "samples", "cohort": 2}, "algorithm.sampling"),
-        ({"name": "apfl", "aggregation": "krum", "sampling": "samples", "cohort": 5}, "algorithm.sampling"),
     ],
     ids=str,
 )
 def test_what_is_refused(section: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        algorithm_of(**{"name": "fedavg", **section})
+        job_of(**{"name": "fedavg", **section})
     assert caught.value.key == key, caught.value
 
 
-def test_who_is_drawn_twice_is_one_member() -> None:
+@pytest.mark.parametrize("more", [{}, {"cohort": 6}, {"name": "fedprox", "cohort": 5}, {"name": "apfl"}], ids=str)
+def test_who_is_drawn_twice_is_one_member(more: dict[str, Any]) -> None:
     """With replacement a round has fewer vectors than draws, and nobody knows how many: krum alone must."""
-    with pytest.raises(
-        ConfigError, match=r"^algorithm\.sampling=samples: .*, so krum does not know their number; expected uniform$"
-    ):
-        algorithm_of(name="fedavg", sampling="samples", cohort=5, aggregation="krum")
-    for rule in ("mean", "median", "trimmed-mean", {"name": "clip", "norm": 1}):
-        algorithm_of(name="fedavg", sampling="samples", cohort=5, aggregation=rule)
-    for cohort in (None, 5):
-        algorithm_of(name="fedavg", cohort=cohort, aggregation={"name": "krum", "bad": 2})
+    wrong = r"^algorithm\.sampling=samples: .*, so krum does not know their number; expected uniform$"
+    with pytest.raises(ConfigError, match=wrong):
+        job_of(**{"name": "fedavg", "sampling": "samples", "aggregation": "krum", **more})
