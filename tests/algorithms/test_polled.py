@@ -51,22 +51,24 @@ def world(algorithm: Algorithm, n: int) -> Polled:
     return Polled(algorithm, random_quadratics(4, n), np.ones(3))
 
 
-@pytest.mark.parametrize("alpha", ["stochastic", "deterministic"])
-def test_favas_divisors(alpha: Any) -> None:
-    """alpha_i is P(E_i > 0) E_i or E[E_i], over the client's polls so far; X_i is the model after its last round."""
-    draw = np.random.default_rng(1)
-    w = world(Favas(step_size=0.1, local_steps=4, alpha=alpha), 5)
+@pytest.mark.parametrize("alpha", ["stochastic", "deterministic", None], ids=["stochastic", "deterministic", "quafl"])
+def test_rules_by_hand(alpha: Any) -> None:
+    """FAVAS: alpha_i is P(E_i > 0) E_i or E[E_i], over the client's polls so far; X_i is the model after its last round.
+    QuAFL: x <- (x + sum Y_i)/(s+1), X_i <- (x + s Y_i)/(s+1) with the x of before."""
+    draw, options = np.random.default_rng(1), {"step_size": 0.1, "local_steps": 4}
+    w = world(Favas(alpha=alpha, **options) if alpha else QuAFL(**options), 5)
     x, X, history = np.ones(3), [np.ones(3)] * 5, [[] for _ in range(5)]  # type: ignore[var-annotated]
     for _ in range(30):
         steps = {i: int(draw.integers(0, 5)) for i in draw.choice(5, 3, replace=False).tolist()}
-        total = x
+        total, old = x, x
         for i, k in steps.items():
             history[i].append(k)
             change = w.objectives[i].steps(X[i], 0.1, k) - X[i]
             divisor = np.mean(history[i]) if alpha == "deterministic" else k * np.mean(np.array(history[i]) > 0)
-            total = total + X[i] + (change / divisor if k else 0)
+            total = total + X[i] + (change / (divisor if alpha else 1) if k else 0)
+            X[i] = X[i] + change
         x = total / 4
-        X = [x if i in steps else X[i] for i in range(5)]
+        X = [(x if alpha else (old + 3 * X[i]) / 4) if i in steps else X[i] for i in range(5)]
         w.poll(steps)
         close(w.server.x, x)
 
@@ -83,15 +85,11 @@ def test_a_lost_member_is_left_out(algorithm: Algorithm, after: int) -> None:
 
 # -- polls -------------------------------------------------------------------------------------------------------------
 def test_local_progress() -> None:
-    """min(K, on-time/step time) rounded down; a step of a model with one time for all is the K-th part of a contact."""
+    """min(K, on-time/step time) rounded down, from the first step's very end on; without any delay all of them."""
     split = lambda i, round, work: (work * (0.5, 2.0)[i], 9.0)  # noqa: E731
     taken = LocalProgress(lambda i, round: 8.0 * (round + 1), split, None)
     assert [taken(0, 0, 1.0, t, 4) for t in (1.0, 1.49, 1.5, 2.6, 3.0, 99.0)] == [0, 0, 1, 3, 4, 4]
-    assert [taken(1, 7, 1.0, t, 4) for t in (2.9, 3.0, 8.9)] == [0, 1, 3]
-    whole = LocalProgress(lambda i, round: 8.0 * (round + 1), None, None)
-    assert [whole(0, 0, 0.0, t, 4) for t in (1.9, 2.0, 7.9, 8.0)] == [0, 1, 3, 4]
-    assert whole(0, 1, 0.0, 8.0, 4) == 2
-    assert LocalProgress(lambda i, round: 0.0, None, None)(0, 0, 5.0, 5.0, 7) == 7  # no delay: all of them
+    assert LocalProgress(lambda i, round: 0.0, None, None)(0, 0, 5.0, 5.0, 7) == 7
     assert exchange_times(split)[0](0, 3) == 9.0 and exchange_times(split)[1](0, 3, 4) == (0.0, 9.0)  # type: ignore[misc]
     assert exchange_times(None)[0](0, 3) == 0.0 and exchange_times(None)[1] is None
 

@@ -46,7 +46,7 @@ def test_zeros_are_exact() -> None:
     v = np.array([0.3, -0.2999, 1.0])
     assert (L1(tau=0.3).prox(v, 1.0) == 0).tolist() == [True, True, False]
     assert not L2(tau=1.2).prox(v, 1.0).any()
-    assert not L2(tau=1.2).prox(np.zeros(3), 1.0).any()
+    assert not L2(tau=1.2).prox(np.zeros(3), 1.0).any() and L2(tau=1.0).prox(v, 1.0).any()
 
 
 @each

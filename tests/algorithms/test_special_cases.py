@@ -12,8 +12,7 @@ from mpifl.algorithms import find
 from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.common.indicators import Equal
 from mpifl.algorithms.common.local_solver import Gd, Sgd
-from mpifl.algorithms.common.robust import Clip, Median
-from mpifl.algorithms.common.server_optimizers import Adam, Momentum, Plain
+from mpifl.algorithms.common.server_optimizers import Adam, Momentum
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy
 from mpifl.algorithms.participation import Trigger
 from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
@@ -78,7 +77,6 @@ PAIRS = [
     Pair("EXP.1", make("fedexp", epsilon=0.0, **LOCAL), FEDAVG, clients=EQUAL),
     Pair("EXP.2", make("fedexp", epsilon=1e9, **LOCAL), FEDAVG),
     Pair("MimeLite", make("mime", lite=True, **LOCAL), FEDAVG),
-    Pair("clip", make("fedavg", aggregation=Clip(norm=1e3), **LOCAL), FEDAVG),
     Pair("OPT.1", make("fedavg", optimizer=Momentum(beta=0), server_step=1.0, **LOCAL), FEDAVG),
     Pair("OPT.4", make("fedavg", optimizer=Adam(beta1=0, beta2=1), server_step=2e-3, **LOCAL), FEDAVG),
     Pair("SKIP.1", make("proxskip", step_size=0.1), make("fedavg", step_size=0.1)),
@@ -123,15 +121,6 @@ PAIRS = [
     Pair("ACED.1", make("ace", step_size=0.1, delay_threshold=0, fill="zero"), ASYNC_SGD, ANY),
     Pair("RM.1", make("async-sgd", step_size=0.1, step_rule="ringmaster", threshold=10**9), ASYNC_SGD, ANY,
          tolerance=0),
-    # without an option, and with the option that changes nothing
-    Pair("OPT.1-plain", make("fedavg", optimizer=Momentum(beta=0), **LOCAL),
-         make("fedavg", optimizer=Plain(), **LOCAL), tolerance=0),
-    Pair("server step", make("fedavg", server_step=0.3, **LOCAL),
-         make("fedavg", server_step=0.3, optimizer=Plain(), **LOCAL), tolerance=0),
-    Pair("plain-FedProx", make("fedprox", optimizer=Plain(), **LOCAL), make("fedprox", **LOCAL)),
-    Pair("plain-FedBuff", make("fedbuff", optimizer=Plain(), **LOCAL), make("fedbuff", **LOCAL), ANY),
-    Pair("median", make("fedbuff", server_step=0.5, optimizer=Adam(), aggregation=Median(), **LOCAL, **ALL),
-         make("fedavg", server_step=0.5, optimizer=Adam(), aggregation=Median(), **LOCAL)),
 ]  # fmt: skip
 
 

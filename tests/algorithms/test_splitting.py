@@ -111,10 +111,11 @@ def test_oracle_1_stops_at_its_accuracy(eps_1: float) -> None:
     eta, x_0 = 0.4, np.array([2.0, -1.0, 0.0])
     for most in (500, 3):
         algorithm = FedPD(eta=eta, step_size=0.1, local_steps=most, solver=Gd(), accuracy=eps_1)
-        state = algorithm.init_client(np.ones(3), 0)
+        state, lam = algorithm.init_client(np.ones(3), 0), np.array([0.3, -0.1, 2.0])
+        state.lam = lam
         update = algorithm.train(state, Message((x_0,), (1,)), client)
         x, steps = np.ones(3), 0
-        while (g := client.gradient(x) + (x - x_0) / eta) @ g > eps_1 and steps < most:
+        while (g := client.gradient(x) + lam + (x - x_0) / eta) @ g > eps_1 and steps < most:
             x, steps = x - 0.1 * g, steps + 1
         assert update.local_steps == steps
         close(state.x, x)
