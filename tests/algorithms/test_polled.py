@@ -53,8 +53,8 @@ def world(algorithm: Algorithm, n: int) -> Polled:
 
 @pytest.mark.parametrize("alpha", ["stochastic", "deterministic", None], ids=["stochastic", "deterministic", "quafl"])
 def test_rules_by_hand(alpha: Any) -> None:
-    """FAVAS: alpha_i is P(E_i > 0) E_i or E[E_i], over the client's polls so far; X_i is the model after its last round.
-    QuAFL: x <- (x + sum Y_i)/(s+1), X_i <- (x + s Y_i)/(s+1) with the x of before."""
+    """FAVAS: alpha_i is P(E_i > 0) E_i or E[E_i], over the client's polls so far; X_i is the model after its last
+    round. QuAFL: x <- (x + sum Y_i)/(s+1), X_i <- (x + s Y_i)/(s+1) with the x of before."""
     draw, options = np.random.default_rng(1), {"step_size": 0.1, "local_steps": 4}
     w = world(Favas(alpha=alpha, **options) if alpha else QuAFL(**options), 5)
     x, X, history = np.ones(3), [np.ones(3)] * 5, [[] for _ in range(5)]  # type: ignore[var-annotated]

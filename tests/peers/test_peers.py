@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.algorithms.base import Message
+from mpifl.algorithms.base import Message, Update
 from mpifl.algorithms.common.server_optimizers import Adagrad, Adam, Momentum, Optimizer, Yogi
 from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedavg import FedAvg
@@ -57,33 +57,27 @@ def compare(record: Record, **pairs: tuple[Any, Any]) -> None:
         assert apart <= TOLERANCE, name
 
 
-def rounds(algorithm: Any, clients: list[Quadratic], each: Callable[[World, int], None], count: int = ROUNDS) -> World:
-    """Synchronous rounds of random cohorts; `each` is called before a round and sees its number from 1."""
-    world, draw = World(algorithm, clients, np.ones(clients[0].c.size)), np.random.default_rng(5)
-    for number in range(1, count + 1):
-        each(world, number)
-        size = world.algorithm.cohort or len(clients)
-        world.round(draw.choice(len(clients), size, replace=False).tolist())
-    return world
+class Noting(World):
+    """Notes the updates of each round, and vectors of the server's state after it."""
 
+    def __init__(self, algorithm: Any, clients: list[Quadratic], *names: str) -> None:
+        super().__init__(algorithm, clients, np.ones(clients[0].c.size))
+        self.uploads: list[list] = []
+        self.noted: dict[str, list] = {name: [] for name in names}
+        self._draw = np.random.default_rng(5)
 
-def noted(uploads: list, *values: Any) -> Any:
-    """Wraps a World's `receive` so that it notes what each update has."""
+    def next_round(self) -> None:
+        """A round of a random cohort."""
+        self.uploads.append([])
+        size, n = self.algorithm.cohort, len(self.objectives)  # type: ignore[attr-defined]
+        self.round(self._draw.choice(n, size or n, replace=False).tolist())
+        for name, values in self.noted.items():
+            values.append(getattr(self.server, name).copy())
 
-    def each(world: World, number: int) -> None:
-        uploads.append([])
-        if number > 1:
-            return
-        plain = world.receive
-
-        def receive(i: int) -> Any:
-            update = plain(i)
-            uploads[-1].append((i, update))
-            return update
-
-        world.receive = receive  # type: ignore[method-assign]
-
-    return each
+    def receive(self, i: int) -> Update:
+        update = super().receive(i)
+        self.uploads[-1].append((i, update))
+        return update
 
 
 # -- Flower: server optimisers -----------------------------------------------------------------------------------------
@@ -102,41 +96,30 @@ def test_flower(name: str, peer: Any, record_property: Record) -> None:
     """FedAdam's step is Flower's eta sqrt(1 - beta2^(t+1))/(1 - beta1^(t+1)) in round t = 1, 2, ..."""
     optimizer, arguments = FLOWER[name]
     eta: float = arguments.get("eta", arguments.get("server_learning_rate", 0.0))
-    clients, uploads, models = random_quadratics(3, 4), [], []
-    note = noted(uploads)
-
-    def each(world: World, t: int) -> None:
-        note(world, t)
-        models.append(world.server.x)
+    clients = random_quadratics(3, 4)
+    algorithm = FedAvg(step_size=0.1, local_steps=3, weights="samples", optimizer=optimizer, server_step=eta)
+    world = Noting(algorithm, clients, "x")
+    for t in range(1, ROUNDS + 1):
         if name == "FedAdam":
             corrected = eta * (1 - 0.99 ** (t + 1)) ** 0.5 / (1 - 0.9 ** (t + 1))
-            world.algorithm = replace(world.algorithm, server_step=corrected)  # type: ignore[type-var]
-
-    algorithm = FedAvg(step_size=0.1, local_steps=3, weights="samples", optimizer=optimizer, server_step=eta)
-    world = rounds(algorithm, clients, each)
-    sent = [[dict(one)[i].vectors[0] for i in range(4)] for one in uploads]
+            world.algorithm = replace(algorithm, server_step=corrected)
+        world.next_round()
+    sent = [[dict(one)[i].vectors[0] for i in range(4)] for one in world.uploads]
     samples = [c.samples for c in clients]
     assert len(set(samples)) > 1
     options = {"class": name, "arguments": arguments}
     theirs = peer("rounds", options, x0=np.ones(3), models=np.array(sent), samples=samples)
-    compare(record_property, models=([*models[1:], world.server.x], theirs["models"]))
+    compare(record_property, models=(world.noted["x"], theirs["models"]))
 
 
 # -- FedLab ------------------------------------------------------------------------------------------------------------
 def after_rounds(algorithm: Any, clients: list[Quadratic], *names: str) -> tuple[list, dict[str, list]]:
     """The updates of each round, and vectors of the server's state after each."""
-    uploads: list[list] = []
-    states: dict[str, list] = {name: [] for name in names}
-    note = noted(uploads)
-
-    def each(world: World, t: int) -> None:
-        note(world, t)
-        for name in names if t > 1 else ():
-            states[name].append(getattr(world.server, name).copy())
-
-    world = rounds(algorithm, clients, each, ROUNDS + 1)
-    assert world.version == ROUNDS + 1
-    return uploads[:ROUNDS], states
+    world = Noting(algorithm, clients, *names)
+    for _ in range(ROUNDS):
+        world.next_round()
+    assert world.version == ROUNDS
+    return world.uploads, world.noted
 
 
 @of("fedlab")
@@ -215,12 +198,17 @@ def test_scaffold(peer: Any, record_property: Record) -> None:
 
 
 # -- APPFL -------------------------------------------------------------------------------------------------------------
-def arrivals(algorithm: Any, clients: list[Quadratic], count: int) -> Any:
+def compare_arrivals(peer: Any, record: Record, name: str, algorithm: Any, clients: list, **arguments: Any) -> None:
     """A run in a random order of arrivals, with staleness up to several times the number of clients."""
+    count, n, every = 90, len(clients), arguments.get("K", 1)
     order = np.random.default_rng(2).geometric(0.3, count)  # the first of those at work are picked most
     log = run(algorithm, clients, clock=Picked(order.tolist()), stop_updates=count, x0=1.0)
-    assert max(row[3] for row in log.updates) > len(clients)
-    return log
+    assert max(row[3] for row in log.updates) > n
+    theirs = peer(
+        "arrivals", {"class": name, "arguments": {"alpha": 0.9, "num_clients": n, **arguments}}, x0=np.ones(3),
+        clients=[i for i, _ in log.consumed], uploads=[u.vectors[0] for _, u in log.consumed],
+    )  # fmt: skip
+    compare(record, models=(log.models, theirs["models"][every - 1 :: every]))
 
 
 @of("appfl")
@@ -229,14 +217,11 @@ def test_fedasync(staleness: str, peer: Any, record_property: Record) -> None:
     """APPFL's weight of a model is alpha s(tau)/n."""
     n, a, b = 5, 0.7, 3.0
     algorithm = FedAsync(step_size=0.1, mixing=0.9 / n, staleness=staleness, staleness_a=a, staleness_b=b)  # type: ignore[arg-type]
-    log = arrivals(algorithm, random_quadratics(7, n), 80)
     shape = {"constant": {}, "polynomial": {"a": a}, "hinge": {"a": a, "b": b}}[staleness]
-    arguments = {"alpha": 0.9, "num_clients": n, "staleness_fn": staleness, "staleness_fn_kwargs": shape}
-    theirs = peer(
-        "arrivals", {"class": "fedasync", "arguments": arguments}, x0=np.ones(3),
-        clients=[i for i, _ in log.consumed], uploads=[u.vectors[0] for _, u in log.consumed],
+    compare_arrivals(
+        peer, record_property, "fedasync", algorithm, random_quadratics(7, n),
+        staleness_fn=staleness, staleness_fn_kwargs=shape,
     )  # fmt: skip
-    compare(record_property, models=(log.models, theirs["models"]))
 
 
 @of("appfl")
@@ -247,16 +232,10 @@ def test_fedbuff(peer: Any, record_property: Record) -> None:
     algorithm = FedBuff(
         step_size=0.1, local_steps=2, server_step=0.9 * K / n, staleness="inverse-sqrt", trigger=Trigger(every=K)
     )
-    log = arrivals(algorithm, random_quadratics(8, n), 90)
-    arguments = {
-        "alpha": 0.9, "num_clients": n, "K": K, "gradient_based": True,
-        "staleness_fn": "polynomial", "staleness_fn_kwargs": {"a": 0.5},
-    }  # fmt: skip
-    theirs = peer(
-        "arrivals", {"class": "fedbuff", "arguments": arguments}, x0=np.ones(3),
-        clients=[i for i, _ in log.consumed], uploads=[u.vectors[0] for _, u in log.consumed],
+    compare_arrivals(
+        peer, record_property, "fedbuff", algorithm, random_quadratics(8, n), K=K, gradient_based=True,
+        staleness_fn="polynomial", staleness_fn_kwargs={"a": 0.5},
     )  # fmt: skip
-    compare(record_property, models=(log.models, theirs["models"][K - 1 :: K]))
 
 
 class Newest(Noted):
