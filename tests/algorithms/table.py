@@ -117,13 +117,8 @@ on("T1", {"name": "feddane", "mu": 1.0, "decay": 0.5, "step_size": 1 / 11, "loca
 for variant in ("pipelined", "pipelined-memory"):
     on("T1", {"name": "feddane", "step_size": 0.02, "local_steps": 5, "variant": variant, "mu": 1.0}, optimum, 500,
        note=variant)  # fmt: skip
-on(
-    "T6",
-    {"name": "mime", "step_size": 0.1, "local_steps": 8, "lite": True},
-    lambda p: drift(p, 0.1, 8),
-    450,
-    note="lite",
-)
+LITE = {"name": "mime", "step_size": 0.1, "local_steps": 8, "lite": True}
+on("T6", LITE, lambda p: drift(p, 0.1, 8), 450, note="lite")
 
 DUAL: dict[str, dict[str, Any]] = {"feddyn": {"alpha": 2.0}, "fedadmm": {"rho": 2.0, "eta": None}}
 for name, more in DUAL.items():
@@ -206,13 +201,8 @@ for name, mu in (("fedprox", 1.0), ("fedamp", 1.0)):
     on("T5 T6", {"name": name, "solver": GD, "step_size": 0.3, "local_steps": 100, **third}, lambda p: proximal(p, 1.0),
        450, 1e-11)  # fmt: skip
 on("T2", {"name": "fedprox", "mu": 0.0, "step_size": 0.1, "local_steps": 2}, growth(0.1, 2, 5), 10)
-on(
-    "T2",
-    {"name": "fedamp", "sigma": 1e13, "proximal": 0.0, "step_size": 0.1, "local_steps": 2},
-    growth(0.1, 2, 5),
-    10,
-    1e-11,
-)
+AMP = {"name": "fedamp", "sigma": 1e13, "proximal": 0.0, "step_size": 0.1, "local_steps": 2}
+on("T2", AMP, growth(0.1, 2, 5), 10, 1e-11)
 
 # FedNova's normalisation changes nothing where all take as many steps, nor does FedExP's step where epsilon is large.
 for name, epsilon in (("fednova", {}), ("fedexp", {"epsilon": 1e9, "output": "last"})):
@@ -354,15 +344,9 @@ on("T7", {"name": "asypfl", "step_size": 0.01, "local_steps": 2, "indicators": {
    [0.5], 1500, 0.03)  # fmt: skip
 on("T7", {"name": "asypfl", "step_size": 0.01, "local_steps": 2, "indicators": "equal"}, [0.25], 2000, 0.03,
    note="biased", clock=UNEQUAL)  # fmt: skip
-on(
-    "T3 T4",
-    {"name": "async-comm-sgd", "step_size": 0.01, "gap": [1, 3], "draw": "fixed"},
-    optimum,
-    2000,
-    0.03,
-    clock=BY_WORK,
-)
-on("T7", {"name": "async-comm-sgd", "step_size": 0.01, "gap": [2, 6], "draw": "fixed"}, [0.5], 1500, 0.05)
+COMM = {"name": "async-comm-sgd", "step_size": 0.01, "draw": "fixed"}
+on("T3 T4", {**COMM, "gap": [1, 3]}, optimum, 2000, 0.03, clock=BY_WORK)
+on("T7", {**COMM, "gap": [2, 6]}, [0.5], 1500, 0.05)
 
 # Of every method its last row, and every eighth of the last rows of its other options: the others are of the long tier.
 _last = [*{repr((row.algorithm, row.note)): row for row in ROWS}.values()]

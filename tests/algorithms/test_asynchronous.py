@@ -13,6 +13,7 @@ from mpifl.algorithms.async_comm_sgd import AsyncCommSgd
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.async_sgd import AsyncSgd
 from mpifl.algorithms.base import Clients
+from mpifl.algorithms.common.server_optimizers import Momentum
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.algorithms.ringleader import Ringleader
@@ -97,15 +98,18 @@ def test_gaps() -> None:
     assert [algorithm.steps(8, 0, k) for k in range(50)] != draws[0, :50].tolist()
 
 
-# -- buffers by time ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("rule", RULES)
-def test_an_empty_buffer_changes_nothing(rule: str) -> None:
-    """A timed aggregation that finds no update leaves the model as it is."""
-    algorithm = AsyncFedAvg(step_size=0.5, step_weights="one", rule=rule, trigger=Trigger(period=0.25))
-    log = run(algorithm, quadratics([1], [1]), [0, 0, 0, 0])
-    assert len(log.models) == 15  # at 0.25 .. 3.75; updates at 1, 2, 3
-    close(log.models[4], log.models[6])
-    assert log.models[10] != log.models[11]
+# -- buffers, by time or with late updates -----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "options", [*({"rule": rule, "step_weights": "one"} for rule in RULES), {}, {"optimizer": Momentum()}]
+)
+def test_an_empty_buffer_changes_nothing(options: dict[str, Any]) -> None:
+    """A timed aggregation without updates takes no step, not even one of the momentum."""
+    kind: Any = AsyncFedAvg if "rule" in options else FedBuff
+    log = run(kind(step_size=0.5, trigger=Trigger(period=0.4), **options), quadratics([1], [1]), [0] * 3)
+    counts = np.diff([0, *(row[1] for row in log.aggregations)])
+    assert (counts == 0).sum() >= 3
+    moved = np.diff([0.0, *np.ravel(log.models)]) != 0
+    assert not moved[counts == 0].any() and moved[counts > 0].any()
 
 
 def test_a_timed_buffer_takes_the_mean_of_what_it_holds() -> None:
@@ -113,6 +117,19 @@ def test_a_timed_buffer_takes_the_mean_of_what_it_holds() -> None:
     log = run(FedBuff(step_size=0.5, trigger=Trigger(period=2.5)), quadratics([1, 1], [1, 3]), [0, 1, 0, 1, 0, 1])
     assert [row[1] for row in log.aggregations] == [2, 5]
     close(log.models[0], [(0.5 * 1 + 0.5 * 3) / 2])
+
+
+def test_delays_make_steps_smaller() -> None:
+    """FADAS.4, FADAS.5: eta = .1, tau_max = 20, tau_c = 8: printed .05, the code .005; no change up to tau_c, or
+    without one."""
+    cap = FedBuff(server_step=0.1, delay_threshold=8)
+    scale = FedBuff(server_step=0.1, delay_threshold=8, delay_rule="scale")
+    assert cap.eta_g(20) == 0.05
+    assert scale.eta_g(20) == 0.005
+    for tau in range(9):
+        assert cap.eta_g(tau) == scale.eta_g(tau) == FedBuff(server_step=0.1).eta_g(10**6) == 0.1
+    assert cap.eta_g(9) == 0.1  # below 1/tau_max the printed form does nothing
+    assert scale.eta_g(9) == 0.1 / 9
 
 
 # -- asynchronous SGD --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from mpifl.config import read
 from mpifl.errors import ConfigError
 from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Fixed
-from tests.algorithms.world import World, in_rounds, noisy
+from tests.algorithms.world import OPTIMIZERS, ByHand, World, in_rounds, noisy
 from tests.mpi.cases import SMALL, job
 from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
 
@@ -117,6 +117,20 @@ def test_stragglers(drop: float, slow: int) -> None:
     error = ((19**2 - 1) / 12 / len(epochs)) ** 0.5  # standard error of the mean of uniform draws from 1..19
     assert abs(np.mean(epochs) - 10) < 5 * error
     assert {i for round in short for i in round} == {*MEMBERS}  # every member is one now and then
+
+
+# -- server optimisers of FedAvg and FedProx; those of FedBuff are in test_schedules.py -------------------------------
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
+@pytest.mark.parametrize(("method", "more"), [(FedAvg, {}), (FedProx, {"mu": 0.0})], ids=["fedavg", "fedprox"])
+def test_server_optimizers_by_hand(method: Any, more: dict[str, float], optimizer: Any) -> None:
+    """d = mean y_i - x of a round, in several dimensions, from a start other than 0."""
+    clients = random_quadratics(1, 4)
+    algorithm = method(step_size=0.1, local_steps=3, server_step=0.3, optimizer=optimizer, **more)
+    log = run(algorithm, clients, list(range(4)) * 6, x0=1.0)
+    x, by_hand = np.ones(3), ByHand(optimizer, 3)
+    for model in log.models:
+        x = x + by_hand.change(np.mean([c.steps(x, 0.1, 3) for c in clients], axis=0) - x, 0.3)
+        close(model, x, 1e-10)
 
 
 # -- FedNova -----------------------------------------------------------------------------------------------------------

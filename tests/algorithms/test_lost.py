@@ -16,7 +16,7 @@ from mpifl.algorithms.participation import Trigger
 from tests.algorithms import test_state
 from tests.algorithms.test_state import CASES, LONG, N, build
 from tests.algorithms.world import World
-from tests.quadratic_runs import Quadratic, close, optimum, random_quadratics
+from tests.quadratic_runs import close, optimum, random_quadratics
 from tests.tiers import parameters
 
 # -- a member drops out ------------------------------------------------------------------------------------------------
@@ -92,25 +92,32 @@ CLIENTS = random_quadratics(3, 5)
 EYE = np.eye(3)
 
 
-def frozen(algorithm: Any, rounds: int, before: int, clients: list[Quadratic] = CLIENTS) -> World:
-    """So many rounds of all clients, then of those that are left."""
-    here = World(algorithm, clients, np.ones(3))
+def frozen(algorithm: Any, rounds: int) -> tuple[World, dict[int, np.ndarray]]:
+    """Seven rounds of all clients, then of those that are left; what a table had then of the others, over the step."""
+    here, order, held = World(algorithm, CLIENTS, np.ones(3)), [*range(5)], {}
     for r in range(rounds):
+        if r == 7:
+            order = LEFT
+            for i in GONE:
+                if "table" in vars(here.server):
+                    held[i] = here.server.table[i] / algorithm.step_size
+                algorithm.forget_client(here.server, i)
         if algorithm.participation(here.clients, 0):
-            here.round(range(5) if r < before else LEFT)
+            here.round(order)
             continue
-        for i in range(5) if r < before else LEFT:
+        for i in order:
             here.contact(i)
             here.receive(i)
-            here.aggregate()
-    return here
+            if algorithm.ready(here.server) is not False:
+                here.aggregate()
+    return here, held
 
 
 @pytest.mark.parametrize("M", [1, 3])
 def test_area_keeps_the_memories_of_the_lost(M: int) -> None:
     """LOST.1: AREA: (n I - sum_left (I - alpha A_i)^M) x = sum_left (I - (I - alpha A_i)^M) c_i + sum_lost y_i; for M =
     1 x is the minimiser of sum_left f_i + sum_lost ||x - y_i||^2/(2 alpha), and not of sum_left f_i."""
-    here = frozen(Area(step_size=STEP, step_weights="one", local_steps=M), 900, 7)
+    here, _ = frozen(Area(step_size=STEP, step_weights="one", local_steps=M), 900)
     y = sum(here.states[i].y for i in GONE)
     powers = {i: np.linalg.matrix_power(EYE - STEP * CLIENTS[i].matrix, M) for i in LEFT}
     left = 5 * EYE - sum(powers.values())
@@ -130,22 +137,7 @@ def test_tables_keep_or_drop_who_is_lost(method: str, lost: str) -> None:
         "ace": Ace(step_size=0.02, lost=lost),
         "ca2fl": FedBuff(step_size=0.02, calibrate=True, trigger=Trigger(every=1), lost=lost),
     }[method]
-    here = World(algorithm, CLIENTS, np.ones(3))
-    order = range(5)
-    for r in range(2500):
-        if r == 7:
-            order = LEFT
-            held = {i: here.server.table[i] / 0.02 for i in GONE}
-            for i in GONE:
-                algorithm.forget_client(here.server, i)
-        if method == "mifa":
-            here.round(order)
-            continue
-        for i in order:
-            here.contact(i)
-            here.receive(i)
-            if algorithm.ready(here.server) is not False:
-                here.aggregate()
+    here, held = frozen(algorithm, 2500)
     x = here.server.x
     gone = sum(held.values()) if lost == "keep" else 0
     close(sum(CLIENTS[i].gradient(x) for i in LEFT) + gone, 0, 1e-9)

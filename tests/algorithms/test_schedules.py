@@ -20,8 +20,7 @@ from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.participation import Trigger
-from tests.algorithms.test_server_optimizers import ALL, ByHand
-from tests.algorithms.world import by_arrivals
+from tests.algorithms.world import OPTIMIZERS, ByHand, by_arrivals
 from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 FOUR = random_quadratics(1, 4)
@@ -62,7 +61,7 @@ LATE = {"staleness": "inverse-sqrt", "delay_threshold": 1}
         {"server_step": None},
         {"staleness": "inverse-sqrt"},
         {"delay_threshold": 1, "server_step": 0.9},
-        *({**LATE, "delay_rule": "scale", "optimizer": optimizer} for optimizer in ALL),
+        *({**LATE, "delay_rule": "scale", "optimizer": optimizer} for optimizer in OPTIMIZERS),
         {"calibrate": True},
         {"calibrate": True, "staleness": "inverse-sqrt", "optimizer": Momentum(beta=0.5)},
     ],

@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
+from mpifl.algorithms.common.server_optimizers import Adagrad, Adam, AmsGrad, Momentum, Plain, Yogi
 from mpifl.rng import stream
 from tests.quadratic_runs import Log, Quadratic, random_quadratics, run
 
@@ -73,6 +74,40 @@ class World:
 def snapshot(state: State) -> State:
     """The state as it is now: client rules change no vector in place."""
     return State(**vars(state))
+
+
+OPTIMIZERS = [Plain(), Momentum(), Adagrad(), Adam(), Yogi(), AmsGrad()]
+
+
+class ByHand:
+    """An optimiser of d coordinates, one by one with Python's floats."""
+
+    def __init__(self, optimizer: Any, d: int) -> None:
+        self.optimizer, self.name = optimizer, optimizer.name
+        self.tau, v0 = getattr(optimizer, "tau", 0.0), getattr(optimizer, "v0", 0.0)
+        self.m, self.v = [0.0] * d, [self.tau**2 if v0 is None else v0] * d
+        self.top = list(self.v)
+
+    def change(self, ds: np.ndarray, eta: float) -> np.ndarray:
+        """By how much x moves with the mean update d."""
+        return np.array([eta * self.direction(k, d) for k, d in enumerate(ds.tolist())])
+
+    def direction(self, k: int, d: float) -> float:
+        o, square, v = self.optimizer, d**2, self.v
+        if self.name == "plain":
+            return d
+        if self.name == "momentum":
+            self.m[k] = o.beta * self.m[k] + d
+            return self.m[k]
+        self.m[k] = o.beta1 * self.m[k] + (1 - o.beta1) * d
+        if self.name == "adagrad":
+            v[k] += square
+        elif self.name == "yogi":
+            v[k] -= (1 - o.beta2) * square * ((v[k] > square) - (v[k] < square))
+        else:
+            v[k] = o.beta2 * v[k] + (1 - o.beta2) * square
+        self.top[k] = max(self.top[k], v[k])
+        return self.m[k] / ((self.top[k] if self.name == "amsgrad" else v[k]) ** 0.5 + self.tau)
 
 
 class Passes(Quadratic):
