@@ -1,5 +1,5 @@
 """Asynchronous rules by hand: what each schedule, staleness weight and threshold counts, where clients arrive unequally
-often. Those of rounds, of AREA and of AsyPFL are in the tests of their methods."""
+often. Those of rounds, of AREA, AsyPFL and asyncFedDR are in the tests of their methods."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ import pytest
 from mpifl.algorithms.ace import Ace
 from mpifl.algorithms.async_comm_sgd import AsyncCommSgd
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
-from mpifl.algorithms.async_feddr import AsyncFedDR
 from mpifl.algorithms.async_sgd import AsyncSgd
-from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.common.server_optimizers import Momentum, Plain
-from mpifl.algorithms.common.splitting import AbsoluteAccuracy
 from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.participation import Trigger
 from tests.algorithms.world import OPTIMIZERS, ByHand, by_arrivals
-from tests.quadratic_runs import close, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, random_quadratics, run
 
 FOUR = random_quadratics(1, 4)
 ORDER = [0, 0, 0, 1, 0, 3, 2, 1, 1, 0, 2, 3, 3, 0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0]  # client 0 is fast
@@ -211,16 +207,3 @@ def test_async_comm_sgd(draw: str, reply: str) -> None:
     close(log.models, by_arrivals(ORDER, 4, rule, reply))
     assert [(row[1], row[4]) for row in log.updates] == taken
     assert draw == "uniform" or taken == [(i, [2, 5, 3, 1][i]) for i in ORDER]
-
-
-@pytest.mark.parametrize(("kind", "order", "k"), [
-    (FedDR, [0, 1, 2] * 4, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]),
-    (AsyncFedDR, [0, 0, 1, 0, 0, 0, 0, 2, 1], [1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),  # the reply to the k-th arrival
-], ids=["rounds", "arrivals"])  # fmt: skip
-def test_feddr_counts_global_models(kind: Any, order: list[int], k: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """eps_k of the k-th global model, k - 1 the rounds, or arrivals, whose model the client was sent."""
-    asked: list[int] = []
-    monkeypatch.setattr(AbsoluteAccuracy, "is_reached", lambda self, error, moved, k: asked.append(k) or True)
-    accuracy = AbsoluteAccuracy()
-    run(kind(step_size=0.1, solver=Gd(), accuracy=accuracy), quadratics([1, 2, 3], [0, 1, 5]), order, x0=9.0)
-    assert asked[:12] == k

@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import brentq
 
 from mpifl.algorithms.async_feddr import AsyncFedDR, delay_constant, largest_alpha, largest_eta
-from mpifl.algorithms.base import Clients, Message, State
+from mpifl.algorithms.base import Clients, Message
 from mpifl.algorithms.common.local_solver import Gd, Sarah
 from mpifl.algorithms.common.proximal import L1
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy, RelativeAccuracy
@@ -20,7 +20,7 @@ from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.feddyn import FedDyn
 from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.fedsplit import FedSplit
-from tests.algorithms.world import World, in_rounds, noisy, random_sets
+from tests.algorithms.world import World, in_rounds, noisy, random_sets, snapshot
 from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 X0 = np.array([1.0, -2.0, 0.5])
@@ -347,31 +347,29 @@ def steps_needed(o: Quadratic, y: np.ndarray, old: np.ndarray, eta: float, step:
     raise AssertionError
 
 
+@pytest.mark.parametrize("kind", [FedDR, AsyncFedDR])
 @pytest.mark.parametrize("accuracy", [AbsoluteAccuracy(M=0.3), RelativeAccuracy(theta=0.2)], ids=lambda a: a.name)
-def test_accuracy_is_kept_and_no_more(accuracy: Any) -> None:
-    """At every contact ||x_i - prox(y_i)|| <= eps, with eps_k^2 = M/(2 (k+1)^2) for the k-th global model or
-    eps = theta ||x_i - old x_i||, after just the steps that the certificate eta ||grad phi|| needs."""
+def test_accuracy_is_kept_and_no_more(accuracy: Any, kind: Any) -> None:
+    """At every contact ||x_i - prox(y_i)|| <= eps, with eps_k^2 = M/(2 (k+1)^2) for the k-th global model, k - 1 the
+    rounds, or arrivals, whose model the client was sent, or eps = theta ||x_i - old x_i||, after just the steps that
+    the certificate eta ||grad phi|| needs."""
     clients, eta, step = random_quadratics(13, 4), 0.6, 0.2
-    algorithm = FedDR(step_size=step, solver=Gd(), eta=eta, alpha=1.5, accuracy=accuracy)
-    server = algorithm.init_server(X0, Clients(np.ones(4, int)))
-    states = [algorithm.init_client(X0, i) for i in range(4)]
+    here = World(kind(step_size=step, solver=Gd(), eta=eta, alpha=1.5, accuracy=accuracy), clients, X0)
     counts = []
-    for k in range(1, 16):  # the k-th global model comes of this round
-        sent = [algorithm.message(server, i)._replace(version=k - 1) for i in range(4)]
-        for i, state in enumerate(states):
-            before = State(**vars(state))
-            update = algorithm.train(state, sent[i], clients[i])
-            counts.append(update.local_steps)
+    for i in [0, 1, 2, 3] * 15:
+        before, xbar = snapshot(here.states[i]), here.algorithm.model(here.server)
+        counts.append(here.contact(i).local_steps)
 
-            def bound(moved: float, k: int = k) -> float:
-                return (0.15 / (k + 1) ** 2) ** 0.5 if accuracy.name == "absolute" else 0.2 * moved
+        def bound(moved: float, k: int = here.version + 1) -> float:
+            return (0.15 / (k + 1) ** 2) ** 0.5 if accuracy.name == "absolute" else 0.2 * moved
 
-            y = before.y + 1.5 * (sent[i].vectors[0] - before.x)
-            close(state.y, y)
-            assert np.linalg.norm(state.x - prox(clients[i], y, eta)) <= bound(np.linalg.norm(state.x - before.x))
-            assert update.local_steps == steps_needed(clients[i], y, before.x, eta, step, bound)
-            algorithm.receive(server, i, update, 0)
-        algorithm.aggregate(server)
+        state, y = here.states[i], before.y + 1.5 * (xbar - before.x)
+        close(state.y, y)
+        assert np.linalg.norm(state.x - prox(clients[i], y, eta)) <= bound(np.linalg.norm(state.x - before.x))
+        assert counts[-1] == steps_needed(clients[i], y, before.x, eta, step, bound)
+        here.receive(i)
+        if kind is AsyncFedDR or i == 3:
+            here.aggregate()
     assert max(counts) > 1
 
 
@@ -382,11 +380,9 @@ def test_accuracy_ends_at_its_step_limit() -> None:
         algorithm = FedDR(step_size=1e-6, solver=Gd(), accuracy=accuracy)
         for x0, steps in ((3.0, 7), (np.nan, 0)):
             assert World(algorithm, clients, np.array([x0])).contact(0).local_steps == steps
-    with np.errstate(over="ignore"):
-        update = World(
-            FedDR(step_size=100.0, solver=Gd(), accuracy=AbsoluteAccuracy()), clients, np.array([3.0])
-        ).contact(0)
-    assert update.local_steps < 100  # it diverges: the end is where squares overflow
+    algorithm = FedDR(step_size=100.0, solver=Gd(), accuracy=AbsoluteAccuracy())
+    with np.errstate(over="ignore"):  # it diverges: the end is where squares overflow
+        assert World(algorithm, clients, np.array([3.0])).contact(0).local_steps < 100
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
