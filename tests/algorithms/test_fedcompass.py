@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpifl.algorithms.base import Clients, Update
 from mpifl.algorithms.fedcompass import FedCompass
 from mpifl.scheduling.clocks import VirtualClock
 from tests.quadratic_runs import Log, Quadratic, close, random_quadratics, run
@@ -165,8 +166,6 @@ def test_rule_by_hand(upload: str, staleness: str) -> None:
 
 def test_a_lost_client_does_not_hold_its_group_for_ever() -> None:
     """The others wait to the latest time of the group; an update that waited alone is kept for the next group."""
-    from mpifl.algorithms.base import Clients, Update
-
     algorithm = FedCompass(min_steps=2, max_steps=4)
     server = algorithm.init_server(np.zeros(1), Clients(np.ones(2, int)))
     for i in (0, 1):  # alone, then in one group

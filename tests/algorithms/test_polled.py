@@ -102,16 +102,22 @@ def test_steps_pause_while_a_client_is_off() -> None:
     assert [taken(0, 0, 0.0, t, 4) for t in (1.0, 2.0, 5.0, 6.0, 7.5, 9.0)] == [0, 1, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("name", ["quafl", "favas"])
-def test_steps_of_a_run_follow_from_its_times(name: str, tmp_path: Path) -> None:
-    """Members answer polls at multiples of the period, the first after the answers before; E_i by the recorded times
-    and the delay model's draws."""
+SPEED = {"name": "speed", "compute": 0.1, "exchange": 0.3, "spread": 3, "noise": "exponential"}
+
+
+@pytest.mark.parametrize(
+    ("name", "delay"), [("quafl", SPEED), ("favas", SPEED), ("quafl", {"name": "exponential", "rate": 0.5})], ids=str
+)
+def test_steps_of_a_run_follow_from_its_times(name: str, delay: dict[str, Any], tmp_path: Path) -> None:
+    """Members answer polls at multiples of the period, the first after the answers before, at once where the delay
+    model has no separate time of exchanging; E_i by the recorded times and the delay model's draws. A poll that finds
+    no step taken is answered as well."""
     model = {"name": "quadratic", "dim": 3, "sigma": 0.1}
-    delay = {"name": "speed", "compute": 0.1, "exchange": 0.3, "spread": 3, "noise": "exponential"}
     algorithm, n = {"name": name, "cohort": 3, "period": 0.7, "local_steps": 6}, 7
     with finished(tmp_path, algorithm, delay, problem={"clients": n, "model": model}, stop={"updates": 150}) as run:
         rows, made = run.updates, run.aggregations.time.to_numpy()
-    seconds = Speed(compute=0.1, exchange=0.3, spread=3, noise="exponential").split_times(n, 3)
+    split = Speed(compute=0.1, exchange=0.3, spread=3, noise="exponential").split_times(n, 3)
+    whole = Exponential(rate=0.5).contact_times(n, 3)
     since, contacts, polls = [0.0] * n, [0] * n, []
     for round, members in rows.groupby("version"):
         end = made[round - 1] if round else 0.0
@@ -119,25 +125,13 @@ def test_steps_of_a_run_follow_from_its_times(name: str, tmp_path: Path) -> None
         polls.append(poll)
         assert len(members) == 3 and members.client.is_unique
         for row in members.itertuples():
-            compute, exchange = seconds(row.client, contacts[row.client], 1)
-            assert row.local_steps == min(6, floor((poll - since[row.client]) / compute + 1e-9))
-            assert row.time == pytest.approx(poll + exchange) and row.compute == 0.0
-            since[row.client], contacts[row.client] = row.time, contacts[row.client] + 1
+            i, k = row.client, contacts[row.client]
+            compute, exchange = split(i, k, 1) if delay is SPEED else (whole(i, k) / 6, 0.0)
+            assert row.local_steps == min(6, floor((poll - since[i]) / compute + 1e-9))
+            assert row.time == pytest.approx(poll + exchange) and (row.compute == 0.0) == (delay is SPEED)
+            since[i], contacts[i] = row.time, k + 1
     assert set(rows.local_steps) == set(range(7))
-    assert np.diff(polls).max() > 0.71, "a round that outlasts its period puts the next poll off"
-
-
-def test_times_of_whole_contacts(tmp_path: Path) -> None:
-    """Without a separate time of exchanging, members answer at once; a poll that finds no step taken is answered."""
-    algorithm, n = {"name": "quafl", "period": 0.1, "local_steps": 5}, 4
-    problem = {"clients": n, "model": {"name": "quadratic", "dim": 3}}
-    with finished(tmp_path, algorithm, {"name": "exponential", "rate": 2.0}, problem=problem) as run:
-        rows = run.updates
-    drawn = Exponential(rate=2.0).contact_times(n, 3)
-    for k, row in enumerate(rows.itertuples()):
-        assert row.time == pytest.approx((k // n + 1) * 0.1) and row.client == k % n
-        assert row.local_steps == min(5, floor(0.1 / (drawn(k % n, k // n) / 5) + 1e-9))
-    assert (rows.local_steps == 0).any() and (rows.local_steps == 5).any()
+    assert (np.diff(polls).max() > 0.71) == (delay is SPEED), "a round that outlasts its period puts the next poll off"
 
 
 def test_polls_by_a_period_whose_multiples_round_down(tmp_path: Path) -> None:
