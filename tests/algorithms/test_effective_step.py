@@ -31,9 +31,6 @@ class Linear:
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         return GRADIENTS[self.i].copy()
 
-    def fisher(self, x: np.ndarray) -> np.ndarray:
-        return 0 * x
-
 
 @dataclass(frozen=True)
 class Holder:
@@ -78,7 +75,7 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # a method, and its steps by hand
     ({"name": "f-svrg"}, eta / n),
     ({"name": "mime", "momentum": 0.75}, eta * 0.25 / n),
     ({"name": "mime", "lite": True, "momentum": 0.75}, eta * 0.25 / n),
-    ({"name": "asypfl", "indicators": "equal"}, eta * SHARES),
+    ({"name": "asypfl", "indicators": "equal", "elastic": 0.0}, eta * SHARES),
 ]
 ALSO = ["ca2fl", "fadas", "fedadam", "rescaled-asgd"]
 UNDEFINED: list[dict[str, Any]] = [  # not a fixed multiple of the gradient

@@ -16,7 +16,7 @@ from mpifl.algorithms.base import Algorithm, Update
 from mpifl.algorithms.favas import Favas
 from mpifl.algorithms.quafl import QuAFL
 from mpifl.scheduling.delays import Exponential, Speed
-from mpifl.scheduling.polls import LocalProgress, exchange_times
+from mpifl.scheduling.polls import LocalProgress
 from mpifl.scheduling.timeline import Timeline
 from tests.algorithms.world import World
 from tests.mpi.files import differing
@@ -84,16 +84,6 @@ def test_a_lost_member_is_left_out(algorithm: Algorithm, after: int) -> None:
 
 
 # -- polls -------------------------------------------------------------------------------------------------------------
-def test_local_progress() -> None:
-    """min(K, on-time/step time) rounded down, from the first step's very end on; without any delay all of them."""
-    split = lambda i, round, work: (work * (0.5, 2.0)[i], 9.0)  # noqa: E731
-    taken = LocalProgress(lambda i, round: 8.0 * (round + 1), split, None)
-    assert [taken(0, 0, 1.0, t, 4) for t in (1.0, 1.49, 1.5, 2.6, 3.0, 99.0)] == [0, 0, 1, 3, 4, 4]
-    assert LocalProgress(lambda i, round: 0.0, None, None)(0, 0, 5.0, 5.0, 7) == 7
-    assert exchange_times(split)[0](0, 3) == 9.0 and exchange_times(split)[1](0, 3, 4) == (0.0, 9.0)  # type: ignore[misc]
-    assert exchange_times(None)[0](0, 3) == 0.0 and exchange_times(None)[1] is None
-
-
 def test_steps_pause_while_a_client_is_off() -> None:
     """On in 1..2 and from 5: by 6 s two seconds have counted."""
     spans = [(1.0, 2.0), (5.0, 1e9)]
@@ -135,9 +125,10 @@ def test_steps_of_a_run_follow_from_its_times(name: str, delay: dict[str, Any], 
 
 
 def test_polls_by_a_period_whose_multiples_round_down(tmp_path: Path) -> None:
-    """k T/T can be below k: no poll comes twice at one time."""
+    """k T/T can be below k: no poll comes twice at one time. Without any delay every poll finds all steps taken."""
     with finished(tmp_path, {"name": "favas", "period": 0.0017}, "none", stop={"time": 17.0}) as run:
         times = run.updates.time.to_numpy()[::2]
+        assert (run.updates.local_steps == 4).all()
     assert len(times) == 10000 and (np.diff(times) > 0.0016).all() and (np.diff(times) < 0.0018).all()
 
 
@@ -156,21 +147,10 @@ def test_a_real_run_is_replayed(name: str, cohort_from: str, tmp_path: Path) -> 
     assert not differing(tmp_path / "run.h5", tmp_path / "again.h5", but=("events",))
 
 
-class Disk:
-    """Client 1 raises in every contact, client 2 from its third on: rounds of one member lose all they have."""
-
-    def __init__(self) -> None:
-        self.broken = True
-
-    def fails(self, i: int, round: int) -> bool:
-        return self.broken and (i == 1 or (i == 2 and round == 2))
-
-
-DISK = Disk()
-
-
 class Fragile(QuAFL):
-    """QuAFL on a bad disk"""
+    """Client 1 raises in every contact, client 2 in its third: rounds of one member lose all they have."""
+
+    broken = True
 
     def init_client(self, x0: Any, i: int) -> Any:
         client = super().init_client(x0, i)
@@ -178,14 +158,13 @@ class Fragile(QuAFL):
         return client
 
     def train(self, client: Any, message: Any, objective: Any) -> Update:
-        if DISK.fails(client.number, message.round):
+        if self.broken and (client.number == 1 or (client.number, message.round) == (2, 2)):
             raise OSError("no disk")
         return super().train(client, message, objective)
 
 
-def test_a_round_that_loses_all_its_members(tmp_path: Path) -> None:
+def test_a_round_that_loses_all_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next poll is a period later, of other clients; a replay has the same bits."""
-    DISK.broken = True
     algorithm = {"name": f"{__name__}:Fragile", "cohort": 1, "period": 0.5, "local_steps": 3}
     problem = {"clients": 4, "model": {"name": "quadratic", "dim": 3, "sigma": 0.1}}
     more = {"problem": problem, "faults": {"lost": "freeze"}, "stop": {"updates": 40}}
@@ -193,6 +172,6 @@ def test_a_round_that_loses_all_its_members(tmp_path: Path) -> None:
         assert sorted(run.events[run.events.kind == "lost"].client) == [1, 2]
         close(run.updates.time.to_numpy()[-1], 42 * 0.5 + 0.02, 1e-9)
         assert len(run.updates) == 40
-    DISK.broken = False
+    monkeypatch.setattr(Fragile, "broken", False)
     mpifl.replay(tmp_path / "run.h5", f"output={tmp_path / 'again.h5'}", trust=True).close()
     assert not differing(tmp_path / "run.h5", tmp_path / "again.h5", but=("events",))

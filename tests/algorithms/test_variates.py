@@ -20,27 +20,36 @@ from tests.algorithms.test_rollback import CLIENTS, VICTIM
 from tests.algorithms.world import Passes, World, in_rounds, snapshot
 from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
-
 # -- SCAFFOLD ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("server_step", [1.0, 0.5])
+TWICE = {"cohort": 3, "sampling": "samples"}
+WEIGHTED = {**TWICE, "weights": "samples"}
+HALF = {"cohort": 2, "server_step": 0.5}
+
+
 @pytest.mark.parametrize("option", ["I", "II"])
-@pytest.mark.parametrize("cohort", [2, 4])
-def test_scaffold_by_hand(option: Any, cohort: int, server_step: float) -> None:
-    """SCAFFOLD.4: Both options, all clients or some, any eta_g. (The limits are in `table.py`.)"""
-    clients = random_quadratics(4, 4, low=1.5)
-    algorithm = Scaffold(step_size=0.05, local_steps=5, cohort=cohort, option=option, server_step=server_step)
-    log, drawn = in_rounds(algorithm, clients, 30, x0=1.0)
+@pytest.mark.parametrize(
+    "more", [{}, {"cohort": 2}, {"server_step": 0.5}, HALF, TWICE, {**TWICE, "weights": "samples"}], ids=str
+)
+def test_scaffold_by_hand(option: Any, more: dict[str, Any]) -> None:
+    """SCAFFOLD.4: Both options, all clients or some, any eta_g. A client that is drawn twice counts twice in the mean
+    of dy and once in c, which stays the mean of the c_i. (The limits are in `table.py`.)"""
+    clients = random_quadratics(12, 4)
+    log, drawn = in_rounds(Scaffold(step_size=0.05, local_steps=3, option=option, **more), clients, 30, x0=1.0)
+    assert (sum(len({*m}) < len(m) for m in drawn) > 5) == ("sampling" in more)
+    w = np.array([o.samples if "weights" in more else 1 for o in clients])
     x, c, ci = np.ones(3), np.zeros(3), np.zeros((4, 3))
     for model, members in zip(log.models, drawn, strict=True):
-        dx, dc = np.zeros(3), np.zeros(3)
-        for i in members:
-            y = x
-            for _ in range(5):
-                y = y - 0.05 * (clients[i].gradient(y) - ci[i] + c)
-            new = clients[i].gradient(x) if option == "I" else ci[i] - c + (x - y) / (5 * 0.05)
-            dx, dc, ci[i] = dx + (y - x) / len(members), dc + (new - ci[i]) / len(members), new
-        x, c = x + server_step * dx, c + len(members) / 4 * dc
+        dy, new = {}, ci.copy()
+        for i in {*members}:
+            y, seen = x, []
+            for _ in range(3):
+                seen.append(clients[i].gradient(y))
+                y = y - 0.05 * (seen[-1] - ci[i] + c)
+            dy[i], new[i] = y - x, seen[0] if option == "I" else np.mean(seen, axis=0)
+        x = x + more.get("server_step", 1.0) * np.average([dy[i] for i in members], axis=0, weights=w[members])
+        ci, c = new, np.average(new, axis=0, weights=w)
         close(model, x)
+    close(log.server.c, c)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.7])
@@ -74,30 +83,6 @@ def test_c_i_is_the_mean_of_the_local_gradients(more: dict, beta: float) -> None
             close(update.vectors, (dys[i], dcs[i]))
         x, c, ci = x + np.mean(dys, 0), c + np.mean(dcs, 0), ci + dcs
         close(log.models[round], x)
-
-
-@pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_a_client_drawn_twice(weights: Any) -> None:
-    """It counts twice in the mean of dy and once in c, which stays the mean of the c_i."""
-    clients = random_quadratics(12, 4)
-    samples = np.array([o.samples for o in clients])
-    p = samples / samples.sum() if weights == "samples" else np.full(4, 0.25)
-    algorithm = Scaffold(step_size=0.05, local_steps=3, cohort=3, sampling="samples", weights=weights)
-    log, drawn = in_rounds(algorithm, clients, 30)
-    assert sum(len(set(m)) < 3 for m in drawn) > 5
-    x, c, ci = np.zeros(3), np.zeros(3), np.zeros((4, 3))
-    for model, members in zip(log.models, drawn, strict=True):
-        ends, new = {}, ci.copy()
-        for i in set(members):
-            y, seen = x, []
-            for _ in range(3):
-                seen.append(clients[i].gradient(y))
-                y = y - 0.05 * (seen[-1] - ci[i] + c)
-            ends[i], new[i] = y, np.mean(seen, axis=0)
-        x = np.average([ends[i] for i in members], axis=0, weights=samples[members] if weights == "samples" else None)
-        ci, c = new, p @ new
-        close(model, x)
-    close(log.server.c, c)
 
 
 # -- FedGATE and VRL-SGD -----------------------------------------------------------------------------------------------

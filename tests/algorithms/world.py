@@ -148,18 +148,13 @@ def noisy(seed: int, n: int) -> list[Noisy]:
     return [Noisy(o.a, o.c, o.samples, o.share, o.clients) for o in random_quadratics(seed, n)]
 
 
-def cohorts(algorithm: Algorithm, clients: Sequence[Quadratic], rounds: int) -> list[list[int]]:
-    """The members of the first rounds (or phases), drawn as a run of seed 0 draws them."""
-    drawn = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
-    assert drawn
-    return [drawn.sample(r) for r in range(rounds)]
-
-
 def in_rounds(
     algorithm: Algorithm, clients: Sequence[Quadratic], rounds: int, **more: Any
 ) -> tuple[Log, list[list[int]]]:
-    """A run of so many rounds, and the members of each; a client that is drawn twice answers once."""
-    members = cohorts(algorithm, clients, rounds)
+    """A run of so many rounds (or phases), and the members of each; a client that is drawn twice answers once."""
+    drawn = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
+    assert drawn
+    members = [drawn.sample(r) for r in range(rounds)]
     return run(algorithm, clients, [i for m in members for i in dict.fromkeys(m)], **more), members
 
 
