@@ -215,6 +215,7 @@ def delta_sum(here: World) -> np.ndarray:
     return found  # type: ignore[return-value]
 
 
+@pytest.mark.parametrize("rolled_back", [True, False])
 @pytest.mark.parametrize("kept_at", [0, 3, 6])
 @pytest.mark.parametrize(
     "algorithm",
@@ -222,10 +223,10 @@ def delta_sum(here: World) -> np.ndarray:
      VrlSgd(step_size=0.05, local_steps=4, warm_up=True), ProxSkip(step_size=0.05, period=4)],
     ids=["fedgate", "vrl-sgd", "vrl-sgd-w", "proxskip"],
 )  # fmt: skip
-def test_delta_starts_again_after_a_move(algorithm: Algorithm, kept_at: int) -> None:
+def test_delta_starts_again_after_a_move(algorithm: Algorithm, kept_at: int, rolled_back: bool) -> None:
     """A client goes on from an older state in the middle of a round: with the next round all delta_i are 0, and then
-    their sum; the limit is the optimum of all clients. A second time, from a state before the first, it is rolled back
-    as a rank does it, and takes plain gradient steps from the round's x, whatever state it goes on from."""
+    their sum; the limit is the optimum of all clients. So it is a second time, from a state before the first. Rolled
+    back as a rank does it, it takes plain gradient steps from the round's x, whatever state it goes on from."""
     here = World(algorithm, CLIENTS, np.ones(3))
     for r in range(7):
         if r == kept_at:  # 0: its first state
@@ -238,13 +239,13 @@ def test_delta_starts_again_after_a_move(algorithm: Algorithm, kept_at: int) -> 
         here.receive(0)
         there = Worker(algorithm, np.ones(3), {VICTIM: CLIENTS[VICTIM]})
         there.states[VICTIM] = snapshot(kept)
-        if resets == 2:
+        if rolled_back:
             there.roll_back(VICTIM, [], None)
         here.states[VICTIM] = there.states[VICTIM]
         here.algorithm.on_client_rollback(here.server, VICTIM)
         x, (sent,) = here.server.x, here.contact(VICTIM).vectors
         y = CLIENTS[VICTIM].steps(x, 0.05, 4)
-        if resets == 2:
+        if rolled_back:
             close(sent, x - y if isinstance(algorithm, FedGate) else y)
         for i in (2, VICTIM, 3):
             here.receive(i)
