@@ -128,6 +128,7 @@ PLACE = "in place of a vector, not float64 of shape (3,)"
         (Update((X0,), float("nan")), f"local_steps=nan, {STEPS}"),  # type: ignore[arg-type]
         (Update((X0,), "3"), f"local_steps='3', {STEPS}"),  # type: ignore[arg-type]
         (Update((), 1), "0 vectors, fewer than min_vectors_up (1)"),
+        (Update((X0, X0), 1), "2 vectors, more than vectors_up (1)"),
         (Update(([1.0, 2.0, 3.0],), 1), f"a list {PLACE}"),
         (Update((None,), 1), f"a NoneType {PLACE}"),
         (Update((X0[0],), 1), "float64 of shape (), not float64 of shape (3,)"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from math import nan
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,11 +33,7 @@ class Ranks:
         self.live_ranks, self.unresponsive_ranks, self.rank_of = {1, 2}, set[int](), [1, 2]
         self.part_statuses: list[PartStatus] = []
         self.errors: set[int] = set()
-        self._writers = {rank: PartWriter(folder, rank) for rank in (1, 2)}
-
-    def saves(self, rank: int, number: int = 1) -> None:
-        self._writers[rank].save(number, lambda: {rank - 1: ClientSnapshot({"x": np.zeros(3)})})
-        self.part_statuses += [PartStatus(rank, *written) for written in finished(self._writers[rank])]
+        self.writers = {rank: PartWriter(folder, rank) for rank in (1, 2)}
 
     def send_marker(self, number: int) -> None: ...
 
@@ -50,15 +45,11 @@ class Ranks:
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
         return []
 
-    def close(self) -> None:
-        for part in self._writers.values():
-            part.close()
-
 
 class Scene:
     """A server that has begun checkpoint 1 before either client has answered."""
 
-    def __init__(self, path: Path, faults: Faults) -> None:
+    def __init__(self, path: Path, lost: str) -> None:
         self.writer, self.ranks = writer(path), Ranks(folder_of(path))
         evaluator: Any = SimpleNamespace(pending=lambda: (0, nan, None, []), reached=False, rows_per_evaluation=dict)
         schedule = ScheduleState(ClockState(0.0, [], [], [], [], []), 0, 0, 0, 0, 0, 0.0, 0, 0, 0)
@@ -66,13 +57,46 @@ class Scene:
         self.clients = ClientTable(2)
         for i in range(2):
             self.clients.rounds[i], self.clients.in_flight[i] = 1, 0.0
-        self.loop: Any = SimpleNamespace(
-            server=State(x=np.zeros(3)), clients=self.clients, failures=SimpleNamespace(faults=faults), updates=0,
-            version=0, save=lambda: LoopState(0, 0, self.clients.save(0.0)),
+        loop: Any = SimpleNamespace(
+            server=State(x=np.zeros(3)), clients=self.clients, failures=SimpleNamespace(faults=Faults(lost=lost)),
+            updates=0, version=0, save=lambda: LoopState(0, 0, self.clients.save(0.0)), transport=self.ranks,
+            algorithm=Area(step_size=0.1),
         )  # fmt: skip
-        self.loop.transport, self.loop.algorithm = self.ranks, Area(step_size=0.1)
-        self.keeper = Checkpointer(self.loop, plan, self.writer, evaluator, float, rehost=False)
+        self.keeper = Checkpointer(loop, plan, self.writer, evaluator, float, rehost=False)
         self.keeper.begin(0.0)
+
+    def saves(self, rank: int) -> None:
+        """The rank's part is durable, and the server knows."""
+        part = self.ranks.writers[rank]
+        part.save(1, lambda: {rank - 1: ClientSnapshot({"x": np.zeros(3)})})
+        self.ranks.part_statuses += [PartStatus(rank, *written) for written in finished(part)]
+        self.keeper.poll(0.0)
+
+    def dies(self, rank: int) -> None:
+        self.ranks.live_ranks.discard(rank)
+
+    def hangs(self, rank: int) -> None:
+        self.ranks.unresponsive_ranks.add(rank)
+
+    def sets_aside(self, client: int) -> None:
+        self.clients.inactive.add(client)
+
+    def raises(self, client: int) -> None:
+        self.ranks.errors.add(client)
+
+    def answers(self, client: int) -> None:
+        """The server has consumed the client's update and sent it another message."""
+        self.clients.rounds[client] += 1
+
+    def is_busy(self, _: int) -> None:
+        self.keeper.poll(0.0)
+        assert self.keeper.busy
+
+    def disk_is_full(self, _: int) -> None:
+        def full(*arguments: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        self.keeper._commit = full  # type: ignore[method-assign]
 
     def end(self) -> list[str]:
         """The result of the checkpoint, once everything that was due has arrived."""
@@ -80,96 +104,38 @@ class Scene:
         while self.keeper.busy and time.monotonic() < deadline:
             self.keeper.poll(0.0)
             time.sleep(0.001)
-        self.keeper.close()
-        self.ranks.close()
+        for part in (self.keeper, *self.ranks.writers.values()):
+            part.close()
         self.writer.close("failed")
         with open_run(self.writer.path) as run:
             return [f"{row.kind}: {row.text}" for row in run.events.itertuples()]
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    yield lambda **faults: Scene(tmp_path / "run.h5", Faults(**faults))
+STORY: dict[str, tuple[str, str]] = {  # what happens to ranks 1 and 2, or clients 0 and 1; why there is no checkpoint
+    "a rank that lives saves though its client is set aside": ("saves 1, sets_aside 1, is_busy 0, saves 2", ""),
+    "a rank that died when it had saved": ("saves 2, dies 2, sets_aside 1, saves 1", ""),
+    "a rank that died": ("saves 1, dies 2", "rank 2 was lost"),
+    "a rank that hangs, with clients that may answer": ("saves 1, hangs 2, is_busy 0, saves 2", ""),
+    "a rank that hangs": ("saves 1, hangs 2, is_busy 0, sets_aside 1", "rank 2 was lost"),
+    "a client that raised where the run goes on": ("raises 1, saves 1, saves 2", ""),
+    "the server's part": ("disk_is_full 0, saves 1, saves 2", "[Errno 28] No space left on device"),
+    # Where an error ends the run, a checkpoint that contains it would fail again.
+    "stop: a client that raised": ("raises 1, saves 1, saves 2", "client 1 raised"),
+    "stop: a client that raised after its part": ("raises 1, answers 1, saves 1, saves 2", ""),
+}
 
 
-GIVEN_UP = "checkpoint-failed: checkpoint 1 could not be completed: "
-
-
-def complete(made: Scene) -> bool:
+@pytest.mark.parametrize("case", STORY)
+def test_a_checkpoint_is_complete_or_says_why_not(case: str, tmp_path: Path) -> None:
+    steps, failure = STORY[case]
+    made = Scene(tmp_path / "run.h5", "stop" if case.startswith("stop") else "freeze")
+    for step in steps.split(", "):
+        name, number = step.split()
+        getattr(made, name)(int(number))
     (told,) = made.end()
-    return told.startswith("checkpoint: 1: 3 parts") and sets(folder_of(made.writer.path)) == [1]
-
-
-def test_a_rank_that_lives_saves_though_its_client_is_set_aside(scene: Callable[..., Scene]) -> None:
-    made = scene()
-    made.ranks.saves(1)
-    made.loop.clients.inactive.add(1)
-    made.keeper.poll(0.0)
-    assert made.keeper.busy
-    made.ranks.saves(2)
-    assert complete(made)
-
-
-def test_a_rank_that_died(scene: Callable[..., Scene]) -> None:
-    made = scene()
-    made.ranks.saves(1)
-    made.ranks.live_ranks.discard(2)
-    assert made.end() == [f"{GIVEN_UP}rank 2 was lost"]
-
-
-def test_a_server_part_that_could_not_be_written(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = scene()
-
-    def full(*arguments: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(made.keeper, "_commit", full)
-    made.ranks.saves(1)
-    made.ranks.saves(2)
-    assert made.end() == [f"{GIVEN_UP}[Errno 28] No space left on device"]
-    assert sets(folder_of(made.writer.path)) == []
-    assert made.keeper.complete == 0
-
-
-def test_a_rank_that_died_when_it_had_saved(scene: Callable[..., Scene]) -> None:
-    made = scene()
-    made.ranks.saves(2)
-    made.keeper.poll(0.0)
-    made.ranks.live_ranks.discard(2)
-    made.loop.clients.inactive.add(1)
-    made.ranks.saves(1)
-    assert complete(made)
-
-
-def test_a_rank_that_hangs(scene: Callable[..., Scene]) -> None:
-    """All clients of the rank have been abandoned; a rank with other clients may still answer."""
-    made = scene()
-    made.ranks.saves(1)
-    made.ranks.unresponsive_ranks.add(2)
-    made.keeper.poll(0.0)
-    assert made.keeper.busy
-    made.loop.clients.inactive.add(1)
-    assert made.end() == [f"{GIVEN_UP}rank 2 was lost"]
-
-
-@pytest.mark.parametrize("later", [True, False], ids=["after its part", "before"])
-def test_a_client_that_raised_where_that_ends_the_run(scene: Callable[..., Scene], later: bool) -> None:
-    """A checkpoint that contains the error would fail again; an error of a later message is not in it."""
-    made = scene(lost="stop")
-    made.ranks.errors.add(1)
-    if later:
-        made.loop.clients.rounds[1] = 2
-    made.ranks.saves(1)
-    made.ranks.saves(2)
-    assert complete(made) if later else made.end() == [f"{GIVEN_UP}client 1 raised"]
-
-
-def test_a_client_that_raised_where_the_run_goes_on(scene: Callable[..., Scene]) -> None:
-    made = scene()
-    made.ranks.errors.add(1)
-    made.ranks.saves(1)
-    made.ranks.saves(2)
-    assert complete(made)
+    given_up = f"checkpoint-failed: checkpoint 1 could not be completed: {failure}"
+    assert told == given_up if failure else told.startswith("checkpoint: 1: 3 parts")
+    assert sets(folder_of(made.writer.path)) == ([] if failure else [1]) and made.keeper.complete == (not failure)
 
 
 def test_a_client_of_a_dead_rank_has_not_raised() -> None:

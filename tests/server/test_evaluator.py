@@ -101,16 +101,12 @@ def test_the_training_loss_at_every_third_evaluation() -> None:
 
 @pytest.mark.parametrize("data", ["digits", None])
 def test_evaluations_without_the_training_loss_are_otherwise_the_same(data: str | None, tmp_path: Path) -> None:
-    job: dict[str, Any] = {
-        "problem": {"data": data, "clients": 4, "model": "logistic"} if data else {"clients": 4, "model": "quadratic"},
-        "name": "rows", "seed": 0, "algorithm": "fedavg", "clock": {"mode": "virtual"}, "stop": {"updates": 24},
-    }  # fmt: skip
-    found = []
-    for k in (1, 3):
-        evaluate = {"updates": 4, "train_every": k}
-        with mpifl.run({**job, "evaluate": evaluate, "output": str(tmp_path / f"{k}.h5")}) as run:
-            found.append(run.evaluations)
-    every, third = found
+    problem = {"data": data, "clients": 5} if data else {"clients": 5, "model": "quadratic"}
+    made = [
+        job(tmp_path / f"{k}.h5", {"name": "fedavg"}, problem=problem, evaluate={"updates": 4, "train_every": k})
+        for k in (1, 3)
+    ]
+    every, third = (mpifl.run(each).evaluations for each in made)
     assert third.train_loss.notna().tolist() == [k % 3 == 0 for k in range(len(every))]
     assert third.train_loss.dropna().equals(every.train_loss[::3])
     assert third.drop(columns="train_loss").equals(every.drop(columns="train_loss"))
@@ -217,15 +213,6 @@ def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
         close(rows.client_accuracy_mean.iloc[-1], np.nanmean([accuracy(run.model, i) for i in range(5)]))
 
 
-def test_a_method_without_personal_models(tmp_path: Path) -> None:
-    path = tmp_path / "run.h5"
-    mpifl.run(job(path, {"name": "area", "step_size": 0.3})).close()
-    with open_run(path) as run:
-        assert run.evaluations.filter(like="personal").isna().all(axis=None)
-        assert run.evaluations.client_accuracy_mean.notna().all()
-        assert run.evaluations[["gradient_norm", "gradient_mapping"]].isna().all(axis=None)
-
-
 def test_accuracies_by_client_in_the_run_file(tmp_path: Path) -> None:
     """One row an evaluation and client; those of the last one are the final model's, and their summary is theirs."""
     made = job(tmp_path / "run.h5", {"name": "area", "step_size": 0.3}, evaluate={"every": 1, "clients": True})
@@ -238,7 +225,8 @@ def test_accuracies_by_client_in_the_run_file(tmp_path: Path) -> None:
         mine = [problem.shard(i)[2:] for i in tested]
         right = [float(((x @ run.model.reshape(64, 10)).argmax(1) == y).mean()) for x, y in mine]
         assert table.accuracy[table.evaluation == len(rows) - 1].tolist() == right
-        assert table.personal_accuracy.isna().all()
+        assert table.personal_accuracy.isna().all() and rows.filter(like="personal").isna().all(axis=None)
+        assert rows[["gradient_norm", "gradient_mapping"]].isna().all(axis=None)
         last = rows.iloc[-1]
         close(last.client_accuracy_mean, np.mean(right))
         close(last.client_accuracy_worst, min(right))

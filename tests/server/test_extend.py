@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,6 @@ REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 200}}
 
 def command(*words: object) -> int:
     return main([str(word) for word in words])
-
-
-def resumed(path: Path, *overrides: str) -> mpifl.Run:
-    return mpifl.resume(path, *overrides)
 
 
 NAMES = ["fedavg-cohort", "area-before", "area-period", "area-deferred", "feddane", "favas", "area-on-and-off"]
@@ -69,30 +66,24 @@ def test_a_run_without_a_checkpoint_is_computed_again_from_its_start(tmp_path: P
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ("stop.updates=20", "stop.updates=20: the run has reached 20; expected more than that, or null"),
-        (
-            "stop.time=1e9",
-            "stop.updates=20: the run has reached 20; expected more than that, or null",
-        ),  # the other target still ends it
-        ("algorithm.local_steps=2", "algorithm.local_steps=2: a resume cannot change it"),
-        ("evaluate.every=1", "the run is completed; to go on, give a later end: stop.updates=N or stop.time=S"),
-        ("stop.updates=many", "stop.updates=many"),
+        (["stop.updates=20"], "stop.updates=20: the run has reached 20; expected more than that, or null"),
+        (["stop.time=1e9"], "stop.updates=20: the run has reached 20; expected more than that, or null"),
+        (["stop.updates=40", "algorithm.local_steps=2"], "algorithm.local_steps=2: a resume cannot change it"),
+        (["evaluate.every=1"], "the run is completed; to go on, give a later end: stop.updates=N or stop.time=S"),
     ],
 )
 def test_what_a_completed_run_cannot_be_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, text: str
+    tmp_path: Path, refused: Callable[..., str], given: list[str], text: str
 ) -> None:
     path = tmp_path / "area.h5"
     file = write(tmp_path, "area", job(AREA, checkpoint={"end": True}))
     assert command("run", file, f"output={path}", "stop={updates: 20}") == 0
-    before, _ = path.read_bytes(), capsys.readouterr()
-    more = () if given.startswith(("stop", "evaluate")) else ("stop.updates=40",)
-    assert command("resume", path, given, *more) == 2
-    assert text in capsys.readouterr().err and path.read_bytes() == before
+    before = path.read_bytes()
+    assert text in refused("resume", path, *given) and path.read_bytes() == before
 
 
 def test_a_run_in_real_time_goes_on_from_the_checkpoint_at_its_end_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     """No update that it had is lost; without that checkpoint the order of events cannot be repeated."""
     file = write(tmp_path, "area", job(AREA, clock=REAL, stop={"updates": 20}, checkpoint={"end": True}))
@@ -105,13 +96,11 @@ def test_a_run_in_real_time_goes_on_from_the_checkpoint_at_its_end_alone(
         assert len(run.updates) == 45 and run.updates[:20].equals(first)
     assert replayed(path)
     assert command("run", file, f"output={other}", "checkpoint.end=false") == 0
-    assert command("resume", other, "stop.updates=45") == 2
-    assert (
-        "the completed run has no checkpoint at its end; expected a run with checkpoint.end: true"
-    ) in capsys.readouterr().err
+    says = "the completed run has no checkpoint at its end; expected a run with checkpoint.end: true"
+    assert says in refused("resume", other, "stop.updates=45")
 
 
-def test_another_step_holds_from_there_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_step_holds_from_there_on(tmp_path: Path, refused: Callable[..., str]) -> None:
     """The distance to the optimum of a quadratic shrinks by another constant; such a run cannot be replayed."""
     distances = {}
     for step in (0.1, 0.2):
@@ -119,14 +108,13 @@ def test_another_step_holds_from_there_on(tmp_path: Path, capsys: pytest.Capture
         task = job(STEPS, QUADRATIC, stop={"updates": 10}, checkpoint={"end": True}, evaluate={"updates": 1})
         run = mpifl.run({**task, "name": "steps"}, output=path)
         assert len(run.updates) == 10
-        run = resumed(path, "stop.updates=20", f"algorithm.step_size={step}")
+        run = mpifl.resume(path, "stop.updates=20", f"algorithm.step_size={step}")
         distances[step] = run.evaluations.train_loss.to_numpy()
         assert ("algorithm.step_size=0.2, before 0.1" in set(run.events.text)) == (step == 0.2)
     assert np.array_equal(distances[0.1][:11], distances[0.2][:11])
     assert not np.array_equal(distances[0.1][12:], distances[0.2][12:])
     assert command("verify", path) == 0
-    assert command("replay", path) == 2
-    assert "its method was changed on the way; expected a run of one method" in capsys.readouterr().err
+    assert "its method was changed on the way; expected a run of one method" in refused("replay", path)
 
 
 def test_a_run_that_has_reached_its_accuracy_goes_on_without_it(tmp_path: Path) -> None:
@@ -136,8 +124,8 @@ def test_a_run_that_has_reached_its_accuracy_goes_on_without_it(tmp_path: Path) 
     count = len(first.updates)
     assert count < 500 and first.evaluations.test_accuracy.iloc[-1] >= 0.5
     with pytest.raises(mpifl.ConfigError, match=r"stop\.accuracy=0\.5"):
-        resumed(path, "stop.updates=600")
-    run = resumed(path, "stop.accuracy=null", f"stop.updates={count + 20}")
+        mpifl.resume(path, "stop.updates=600")
+    run = mpifl.resume(path, "stop.accuracy=null", f"stop.updates={count + 20}")
     assert len(run.updates) == count + 20
     whole = mpifl.run({**task, "name": "whole", "stop": {"updates": count + 20}}, output=tmp_path / "whole.h5")
     assert np.array_equal(run.model, whole.model)
@@ -156,42 +144,35 @@ def test_checkpoints_by_wall_time(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew_by_the_same_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     """Its file is kept. A run with a checkpoint goes on instead, and one of another job is in the way."""
     path = tmp_path / "area.h5"
     file = write(tmp_path, "area", job(AREA, SMALL, clock=REAL, stop={"updates": 100000}, evaluate={"updates": 50}))
     words = [sys.executable, "-m", "mpifl", "run", str(file), f"output={path}", "-q"]
 
-    def begin(kept: Path | None = None) -> subprocess.Popen[bytes]:
-        """Starts the run; returns once it has updates, and the earlier file its new name."""
-        earlier = 0 if kept else consumed(path)
+    def until(number: signal.Signals, kept: Path | None = None) -> int:
+        """A run that gets a signal once it has more updates, and the earlier file its new name; its exit code."""
+        earlier, end = 0 if kept else consumed(path), time.monotonic() + 60
         process = subprocess.Popen(words, cwd=tmp_path)
-        end = time.monotonic() + 60
         while (kept and not kept.exists()) or consumed(path) <= earlier:
             assert time.monotonic() < end and process.poll() is None
             time.sleep(0.02)
-        return process
+        assert "still being written" in refused("run", file, f"output={path}")
+        process.send_signal(number)
+        return process.wait()
 
-    process = begin()
-    assert command("run", file, f"output={path}") == 2  # it is live
-    assert "still being written" in capsys.readouterr().err
-    process.kill()
-    process.wait()
+    assert until(signal.SIGKILL) == -9
     before = path.read_bytes()
-    assert command("run", file, f"output={path}", "seed=1", "stop={updates: 9}") == 2  # another job
-    assert command("resume", path) == 2
+    refused("run", file, f"output={path}", "seed=1", "stop={updates: 9}")  # another job
+    refused("resume", path)
     kept = path.with_name("area.h5.unfinished")
-    process = begin(kept)
+    assert until(signal.SIGTERM, kept) == 143
     assert kept.read_bytes() == before
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 143
     with mpifl.open_run(path) as run:
         assert run.status == "interrupted"
         count = len(run.updates)
-    third = begin()
-    third.send_signal(signal.SIGTERM)
-    assert third.wait() == 143
+    assert until(signal.SIGTERM) == 143
     with mpifl.open_run(path) as run:
         assert len(run.updates) > count and run.events.kind.tolist().count("resumed") == 1
 

@@ -16,14 +16,10 @@ from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import Worker
-from mpifl.config.job import Faults
-from mpifl.errors import RunFailed
-from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.replayed_schedule import ClientIncident, ReplaySchedule
-from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
@@ -31,7 +27,8 @@ from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 from tests.mpi.cases import SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
-from tests.server.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
+from tests.quadratic_runs import Log
+from tests.server.test_resume import finish_at_once, kept, mpifl, run  # noqa: F401 - a fixture
 
 DEATHS: dict[str, dict[int, tuple[int, ...]]] = {  # updates consumed -> the clients that are lost then
     "one": {7: (2,)},
@@ -72,76 +69,56 @@ class Dying(InProcessTransport):
         self._die()
 
 
-class Rows:
-    """A recorder in memory, whose rows a replay can follow."""
-
-    def __init__(self) -> None:
-        self.updates: list[tuple[Any, ...]] = []
-        self.aggregations: list[tuple[float, int]] = []
-        self.evaluations: list[tuple[float, int, int, float]] = []
-        self.incidents: list[ClientIncident] = []
-        self.states: dict[int, str] = {}
-
-    def append(self, row: Row) -> None:
-        if isinstance(row, UpdateRow):
-            self.updates.append(row)
-        elif isinstance(row, AggregationRow):
-            self.aggregations.append(row)
-        elif isinstance(row, EventRow):
-            self.incidents.append(ClientIncident(row.kind, row.time, *row[2:]))
-
-    def set_client_state(self, client: int, state: str) -> None:
-        self.states[client] = state
-
-    def record(self, timed: bool) -> ReplaySchedule:
-        updates = [(*row[:2], *row[8:]) for row in self.updates]
-        return ReplaySchedule(updates, self.aggregations, self.evaluations, timed, self.incidents)  # type: ignore[arg-type]
-
-
 class Run:
     """A run in which clients die, or the replay of one."""
 
     def __init__(
         self, algorithm: Algorithm, deaths: Mapping[int, Iterable[int]], again: ReplaySchedule | None = None,
-        faults: Faults = Faults(), evaluate: int = 7,  # noqa: B008
+        evaluate: int = 7,
     ) -> None:  # fmt: skip
         x0, objectives = clients("float64")
         people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
         speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
         clock = VirtualClock(speed.contact_times(N, 0), speed.split_times(N, 0))
-        self.rows, self.worker = Rows(), Worker(algorithm, x0, objectives)
+        self.rows, self.worker = Log(), Worker(algorithm, x0, objectives)
+        self.evaluations: list[tuple[float, int, int, float]] = []
         self.link = Dying(self.worker, {} if again else deaths)
         plan = again or LiveSchedule(
             clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES, stop_time=6000.0, evaluate_updates=evaluate
         )
-        self.server = algorithm.init_server(x0, people)
-        ServerLoop(algorithm, self.server, people, self.link, plan, self.rows, self._evaluate, 0, faults).run()
+        server = self.rows.server = algorithm.init_server(x0, people)
+        ServerLoop(algorithm, server, people, self.link, plan, self.rows, self._evaluate, 0).run()
+        self.incidents = [ClientIncident(row.kind, row.time, *row[2:]) for row in self.rows.events]
 
     def _evaluate(self, request: EvaluationRequest) -> bool:
-        self.rows.evaluations.append((request.time, request.updates, request.version, request.age))
+        self.evaluations.append((request.time, request.updates, request.version, request.age))
         assert np.isfinite(request.x).all()
         return False
 
+    def record(self, timed: bool) -> ReplaySchedule:
+        updates, aggregations = [(*row[:2], *row[8:]) for row in self.rows.updates], self.rows.aggregations
+        return ReplaySchedule(updates, aggregations, self.evaluations, timed, self.incidents)  # type: ignore[arg-type]
+
     def states(self) -> list[State]:
-        return [self.server, *(self.worker.states[i] for i in range(N))]
+        return [self.rows.server, *(self.worker.states[i] for i in range(N))]
 
 
 def check(algorithm: Algorithm, deaths: str, evaluate: int = 7) -> Run:
     """The run ends without the clients that died, and a replay of its record gives the same run."""
     one = Run(algorithm, DEATHS[deaths], evaluate=evaluate)
     assert len(one.rows.updates) == UPDATES and not one.link.sent_late
-    assert set(one.rows.states) == {incident.client for incident in one.rows.incidents} <= one.link.dead
-    for incident in one.rows.incidents:
+    assert set(one.rows.states) == {incident.client for incident in one.incidents} <= one.link.dead
+    for incident in one.incidents:
         later = one.rows.updates[incident.updates :]
         assert incident.kind == "lost" and incident.client not in {row[1] for row in later}
-    again = Run(algorithm, {}, one.rows.record(bool((when := algorithm.aggregation_trigger()) and when.timed)))
+    again = Run(algorithm, {}, one.record(bool((when := algorithm.aggregation_trigger()) and when.timed)))
     assert again.rows.updates == one.rows.updates
     assert again.rows.aggregations == one.rows.aggregations
-    assert again.rows.evaluations == one.rows.evaluations
-    assert {row[1] for row in one.rows.evaluations} == {*range(0, UPDATES, evaluate), UPDATES}
-    for i, state in enumerate([again.server, *(again.worker.states[i] for i in range(N))], -1):
+    assert again.evaluations == one.evaluations
+    assert {row[1] for row in one.evaluations} == {*range(0, UPDATES, evaluate), UPDATES}
+    for i, (state, other) in enumerate(zip(again.states(), one.states(), strict=True), -1):
         if i not in one.link.dead:  # what those did last nobody knows
-            assert same(state, one.states()[i + 1]), i
+            assert same(state, other), i
     return one
 
 
@@ -182,18 +159,8 @@ def test_a_whole_round_is_lost() -> None:
     assert first
     members = first.sample(0)
     run = Run(build("feddr-cohort=2"), {0: members})
-    assert {(i.client, i.updates, i.version) for i in run.rows.incidents} == {(i, 0, 0) for i in members}
+    assert {(i.client, i.updates, i.version) for i in run.incidents} == {(i, 0, 0) for i in members}
     assert not {row[1] for row in run.rows.updates} & {*members} and run.rows.updates[0][2] == 0
-
-
-def test_everybody_is_lost() -> None:
-    with pytest.raises(RunFailed, match=r"all clients are lost; the last, client \d: rank \d died"):
-        Run(build("area-reply=after"), {9: range(N)})
-
-
-def test_stop() -> None:
-    with pytest.raises(RunFailed, match="client 2 was lost: rank 2 died"):
-        Run(build("area-reply=after"), {9: [2]}, faults=Faults(lost="stop"))
 
 
 # -- runs of the command, in one process -------------------------------------------------------------------------------
@@ -226,13 +193,7 @@ def test_a_run_that_failed_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With `stop` a lost client fails the run; resumed, it fails there again, and the checkpoint remains."""
-    cut = Checkpointer.begin
-
-    def at_once(self: Checkpointer, time: float) -> None:
-        cut(self, time)
-        self.finish(time)  # it is complete, or given up where it has the error that ends the run
-
-    monkeypatch.setattr(Checkpointer, "begin", at_once)
+    finish_at_once(monkeypatch)  # given up where it has the error that ends the run
     file = write(tmp_path, "stop", failing(checkpoint={"updates": 4}, faults={"lost": "stop"}))
     path = tmp_path / "stop.h5"
     assert mpifl("run", file, f"output={path}") == 3

@@ -1,4 +1,4 @@
-"""Silent clients are abandoned after `faults.patience`, not counting the time in which the server was busy."""
+"""Silent clients: they are named in the log, and abandoned after `faults.patience` in which the server was not busy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from mpifl.errors import RunFailed
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import NoDelay
 from mpifl.scheduling.live_schedule import LiveSchedule
+from mpifl.server.client_table import ClientTable
+from mpifl.server.failures import ClientFailures
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
+from mpifl.transport.server_end import describe_clients
 from tests.algorithms.test_state import N, clients
-from tests.server.test_failures import Rows
+from tests.quadratic_runs import Log
 
 NONE: Any = NoDelay().contact_times(N, 0)
 
@@ -61,24 +64,18 @@ class Scene:
     """A loop, its transport, and the clients that were moved; the test sets the time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: Faults, clock: Any = None) -> None:
-        self.now, self.calls = [100.0], 0
+        self.now = [100.0]
         for module in (failures_module, loop_module, clocks_module):
-            monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=self._perf_counter))
+            monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now[0]))
         self.transport, self.moved, algorithm = SilentTransport(self.now), list[int](), Area(trigger=Trigger(every=2))
         x0, _ = clients("float64")
         people = Clients(np.ones(N, int))
-        server, plan = (
-            algorithm.init_server(x0, people),
-            LiveSchedule(clock or VirtualClock(NONE), None, 0, stop_updates=1),
-        )
+        server = algorithm.init_server(x0, people)
+        plan = LiveSchedule(clock or VirtualClock(NONE), None, 0, stop_updates=1)
         checkpointer: Any = SimpleNamespace(rehost=self.rehost, busy=False)
-        self.loop = ServerLoop(algorithm, server, people, self.transport, plan, Rows(), self.evaluate, 0, faults)
+        self.loop = ServerLoop(algorithm, server, people, self.transport, plan, Log(), self.evaluate, 0, faults)
         self.loop.checkpointer = checkpointer
         self.clients, self.long = self.loop.clients, 0.0
-
-    def _perf_counter(self) -> float:
-        self.calls += 1
-        return self.now[0]
 
     def rehost(self, i: int, *_: Any) -> str:
         self.moved.append(i)
@@ -196,3 +193,70 @@ def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
     with pytest.raises(RunFailed, match="all clients are lost; the last, client 4: gave no answer for 4 s"):
         scene.loop.run()
     assert 144 < scene.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * clocks_module.POLL_INTERVAL
+
+
+# -- the log says whom the server waits for ----------------------------------------------------------------------------
+class Waiting:
+    """Four clients on ranks 1, 2, 1, 2; `idle` is an idle event after some seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, patience: float | None = None) -> None:
+        self.now, self.arrived, self.on = 100.0, {0, 2}, inf
+        monkeypatch.setattr(failures_module, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        self.clients = ClientTable(4)
+        self.clients.in_flight[:] = self.now
+        transport: Any = SimpleNamespace(rank_of=[1, 2, 1, 2], has_arrived=self.arrived.__contains__)
+        faults = Faults(patience=patience)
+        self.failures = ClientFailures(faults, self.clients, transport, lambda i, s: min(s, self.on))
+        self.idle(0.0)
+
+    def idle(self, seconds: float, updates: int = 0) -> None:
+        self.now += seconds
+        self.failures.report_waiting(updates)
+
+
+@pytest.mark.parametrize(
+    ("patience", "then"),
+    [
+        (None, "faults.patience=null, so it waits without limit"),
+        (30.0, "faults.patience=30, then they are lost"),
+    ],
+)  # fmt: skip
+def test_one_line_names_rank_and_clients_within_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, patience: float | None, then: str
+) -> None:
+    """It names those whose updates have not arrived, and is repeated after a minute."""
+    scene = Waiting(monkeypatch, patience)
+    scene.idle(5.0)
+    assert not caplog.messages
+    for _ in range(25):
+        scene.idle(0.2)
+    assert caplog.messages == [f"no update for 8 s: the server waits for clients 1, 3 on rank 2; {then}"]
+    for _ in range(280):
+        scene.idle(0.2)
+    assert len(caplog.messages) == 1
+    scene.idle(5.0)
+    assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize("why", ["updates come", "delay", "off", "arrived"])
+def test_no_line_while_something_happens(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    """Updates are consumed, the drawn delay of the clients is not over, they are off, or their updates have arrived."""
+    scene = Waiting(monkeypatch)
+    if why == "delay":
+        scene.clients.in_flight[:] = 100.0 + 115.0
+    if why == "off":
+        scene.on = 7.0
+    if why == "arrived":
+        scene.arrived |= {1, 3}
+    for count in range(20):
+        scene.idle(6.0, count if why == "updates come" else 0)
+    assert not caplog.messages
+
+
+def test_clients_are_named_with_their_rank() -> None:
+    rank_of = [1, 2, 3] * 10
+    assert describe_clients([4], rank_of) == "client 4 on rank 2"
+    assert describe_clients([4, 0, 2, 7], rank_of) == "clients 4, 7 on rank 2 and 2 more on other ranks"
+    assert describe_clients(range(1, 30, 3), rank_of) == "clients 1, 4, 7, 10, 13, 16, 19, 22, ... on rank 2"

@@ -1,49 +1,102 @@
-"""Reports of failures while a run continues, and the end of a run that consumed no update."""
+"""What a run says: the live line on a terminal, failures while it goes on, and its last line."""
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import signal
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mpifl import open_run
+import mpifl
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Message, State, Update
 from mpifl.cli import main
 from mpifl.config.job import Faults
+from mpifl.errors import RunFailed
+from mpifl.objective import Objective
+from mpifl.runfile.tables import UpdateRow
 from mpifl.server import progress, reports
-from mpifl.server.client_table import LOST, ClientTable
+from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.failures import Action, ClientFailures
 from mpifl.server.reports import FailureReports
 from tests.mpi.cases import SMALL, job
 from tests.mpi.conftest import write
-from tests.server.test_progress import Terminal
-
-OWN = """
-from dataclasses import dataclass
-from mpifl.algorithms import Update
-from mpifl.algorithms.area import Area
-
-@dataclass(frozen=True)
-class Array(Area):
-    def train(self, client, message, objective):
-        return Update(0 * message.vectors[0], 1)
-
-@dataclass(frozen=True)
-class Two(Area):
-    def train(self, client, message, objective):
-        return Update((message.vectors[0], message.vectors[0]), 1)
-"""
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(reports, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    for module in (reports, progress):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return now
 
 
+# -- the live line -----------------------------------------------------------------------------------------------------
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def last(self) -> str:
+        return self.getvalue().rstrip("\n").split("\r")[-1]
+
+
+def bar_on(screen: Terminal, patch: pytest.MonkeyPatch, earlier: int = 0, reached: bool = False, **stop: Any) -> Any:
+    """The bar of a run with these ends on a terminal."""
+    patch.setattr("sys.stderr", screen)
+    evaluator: Any = SimpleNamespace(latest={"train_loss": 0.25}, reached=reached)
+    return progress.progress_bar(SimpleNamespace(**{"time": None, "updates": None} | stop), evaluator, earlier)
+
+
+def test_rate_and_staleness_are_those_since_the_resume(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """201 updates of staleness 3 in 20 s are 10 a second, whatever happened before the resume."""
+    screen = Terminal()
+    bar = bar_on(screen, monkeypatch, earlier=1000, time=60.0)
+    for k in range(201):
+        clock[0] = 100 + 20 * (k + 1) / 201
+        bar.on_update(UpdateRow(30 + (k + 1) / 10, 0, 7, 3, 1, 16, 1.0))
+    bar.close()
+    line = screen.last()
+    assert "50.1/60" in line and "10 updates/s, staleness 3.0, loss 0.250" in line, "the end is drawn too"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [{"time": 60.0}, {"updates": 40}, {"time": 60.0, "updates": 20}, {"time": 60.0, "reached": True}],
+    ids=["the last update was at 58.4 s", "updates", "the number of updates ended it", "the accuracy did"],
+)
+def test_the_bar_of_a_completed_run_ends_at_its_end(monkeypatch: pytest.MonkeyPatch, ends: dict[str, Any]) -> None:
+    screen = Terminal()
+    for completed in (True, False):
+        bar = bar_on(screen, monkeypatch, **ends)
+        for k in range(20):
+            bar.on_update(UpdateRow(40 + k * 0.97, 0, 7, 3, 1, 16, 1.0))
+        bar.close(completed)
+        assert ("100%" in screen.last()) == completed and "loss 0.250" in screen.last()
+
+
+def test_lines_stand_above_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the bar is cleared, the line printed, the bar drawn again; the handler is then as before."""
+    screen = Terminal()
+    log, handler = logging.getLogger("mpifl"), logging.StreamHandler(screen)
+    handler.setFormatter(logging.Formatter("mpifl: %(message)s"))
+    monkeypatch.setattr(log, "handlers", [*log.handlers, handler])
+    before = list(log.handlers)
+    bar = bar_on(screen, monkeypatch, time=60.0)
+    log.warning("rank 2 died, with 16 clients")
+    bar.close()
+    assert log.handlers == before
+    lines = [line.split("\r")[-1] for line in screen.getvalue().split("\n")]
+    assert "0/60" in lines[lines.index("mpifl: rank 2 died, with 16 clients") + 1]
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
 def test_a_client_that_raised_and_moved_is_reported_when_it_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     """A traceback that was printed stands for the loss only where the client is lost by that error."""
     table, transport, raised = ClientTable(2), SimpleNamespace(), "raised on rank 1:\nValueError: no"
@@ -83,52 +136,30 @@ def test_at_most_one_line_a_second_and_every_dead_rank_is_named(
     assert caplog.messages[2:] == ["client 8 is set aside: 3 updates refused in a row: the update is not finite"]
 
 
-def test_lines_stand_above_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the bar is cleared, the line printed, the bar drawn again; the handler is then as before."""
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    log, handler = logging.getLogger("mpifl"), logging.StreamHandler(screen)
-    handler.setFormatter(logging.Formatter("mpifl: %(message)s"))
-    monkeypatch.setattr(log, "handlers", [*log.handlers, handler])
-    before = list(log.handlers)
-    evaluator: Any = SimpleNamespace(latest={})
-    bar = progress.progress_bar(SimpleNamespace(time=60.0, updates=None), evaluator, 0)
-    assert bar
-    log.warning("rank 2 died, with 16 clients")
-    bar.close()
-    assert log.handlers == before
-    lines = [line.split("\r")[-1] for line in screen.getvalue().split("\n")]
-    assert "mpifl: rank 2 died, with 16 clients" in lines, lines
-    assert "0/60" in lines[lines.index("mpifl: rank 2 died, with 16 clients") + 1]
+# -- the last line -----------------------------------------------------------------------------------------------------
+def test_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_any() -> None:
+    clients = ClientTable(128)
+    failures = ClientFailures(Faults(), clients, SimpleNamespace())  # type: ignore[arg-type]
+    assert failures.notes() == []
+    for i in range(51):
+        clients.deactivate(i, LOST if i < 48 else ASIDE)
+    for _ in range(1127):
+        failures.count_refusal(60, "the update is not finite")
+    line = progress.summary(1201, 50.1, {"train_loss": 0.25}, [*failures.notes(), "a note"])
+    assert line.split("; ") == [
+        "1,201 updates in 50.1 s (24 a second), train loss 0.2500", "of 128 clients 48 lost, 3 aside",
+        "1,127 updates refused", "a note",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "says"),
-    [
-        ({"name": "fedavg", "step_size": 1e45}, "client 2: the update is not finite"),
-        (
-            {"name": "refused_rules:Array"},
-            "client 2 sends vectors=ndarray, not a tuple of vectors: Update((y,), steps)",
-        ),
-        ({"name": "refused_rules:Two"}, "client 2 sends 2 vectors, more than vectors_up (1)"),
-    ],
-    ids=["diverges", "array", "two"],
-)
 @pytest.mark.parametrize("stop", [0.15, 1e3])
 def test_a_run_that_consumed_nothing_has_failed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    algorithm: dict[str, Any],
-    says: str,
-    stop: float,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stop: float
 ) -> None:
     """Whether its time is over or no client is left: the first refusal is on stderr and in the last line."""
-    (tmp_path / "refused_rules.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    path = tmp_path / "c.h5"
+    path, says = tmp_path / "c.h5", "client 2: the update is not finite"
     clock = {"mode": "virtual", "delay": {"name": "fixed", "seconds": [0.3, 0.2, 0.1, 1, 1, 1, 1]}}
-    file = write(tmp_path, "c", job(algorithm, SMALL, clock=clock, stop={"time": stop}))
+    file = write(tmp_path, "c", job({"name": "fedavg", "step_size": 1e45}, SMALL, clock=clock, stop={"time": stop}))
     assert main(["run", str(file), f"output={path}"]) == 3
     out, err = capsys.readouterr()
     assert f"mpifl: update refused: {says}\n" in err and "Traceback" not in err
@@ -138,5 +169,46 @@ def test_a_run_that_consumed_nothing_has_failed(
         assert "; 1 update refused; " in out
     else:
         assert "of 7 clients 7 aside; 21 updates refused" in out and "the run failed: all clients are lost" in err
-    with open_run(path) as run:
+    with mpifl.open_run(path) as run:
         assert run.status == "failed" and not run.open_ended
+
+
+@dataclass(frozen=True)
+class Silent(Area):
+    """A rule that fails without a word."""
+
+    def aggregate(self, server: State) -> None:
+        raise RunFailed
+
+
+@dataclass(frozen=True)
+class Refused(Area):
+    """Sends what is not finite, later what is too large; interrupts the run unless there is a file `resumed`."""
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        if message.round == 3 and not Path("resumed").exists():
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return Update((np.full(12, 1e9 if message.round else np.nan, np.float32),), 1)
+
+
+def own(algorithm: type, path: Path) -> dict[str, Any]:
+    section, faults = {"name": f"{__name__}:{algorithm.__name__}"}, {"refusals": 1000, "norm": 10.0}
+    return {"name": "line", **job(section, SMALL, output=str(path), stop={"time": 1.0}, faults=faults)}
+
+
+def test_a_failure_without_text_is_recorded(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed):
+        mpifl.run(own(Silent, tmp_path / "silent.h5"))
+    with mpifl.open_run(tmp_path / "silent.h5") as run:
+        assert run.status == "failed" and run.events.kind.tolist()[0] == "failed"
+
+
+def test_a_resumed_run_names_the_first_refusal_of_all_its_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        mpifl.run(own(Refused, tmp_path / "refused.h5"))
+    Path("resumed").touch()
+    with pytest.raises(RunFailed, match=r"the first refusal: client \d: the update is not finite"):
+        mpifl.resume(tmp_path / "refused.h5", trust=True)

@@ -7,15 +7,20 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpifl import open_run
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import State
+from mpifl.algorithms.base import Message, State, Update
+from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.cli import main
+from mpifl.objective import Objective, Vector
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
@@ -89,19 +94,28 @@ def changed(file: Path, to: Path, **attrs: object) -> Path:
     return path
 
 
+def finish_at_once(patch: pytest.MonkeyPatch, then: Callable[[Checkpointer], None] = lambda checkpointer: None) -> None:
+    """Runs wait for each of their checkpoints, until it is complete or given up, and call `then` after it."""
+    cut = Checkpointer.begin
+
+    def finished(self: Checkpointer, time: float) -> None:
+        cut(self, time)
+        self.finish(time)
+        then(self)
+
+    patch.setattr(Checkpointer, "begin", finished)
+
+
 def keep(folder: Path, patch: pytest.MonkeyPatch) -> list[Path]:
     """Completes every checkpoint at once, and copies the run's file and folder as a kill at that moment would leave
     them."""
     found: list[Path] = []
-    cut = Checkpointer.begin
 
-    def copied(self: Checkpointer, time: float) -> None:
-        cut(self, time)
-        self.finish(time)
-        assert not self.busy and self.complete == self._number
-        found.append(moved(self._writer.path, folder / f"kept-{len(found)}"))
+    def copy(checkpointer: Checkpointer) -> None:
+        assert not checkpointer.busy and checkpointer.complete == checkpointer._number
+        found.append(moved(checkpointer._writer.path, folder / f"kept-{len(found)}"))
 
-    patch.setattr(Checkpointer, "begin", copied)
+    finish_at_once(patch, copy)
     return found
 
 
@@ -170,10 +184,13 @@ def test_checkpoints_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert len(sets(folder_of(made))) >= min(2, kinds.count("checkpoint"))
 
 
-@pytest.mark.parametrize("at", [long(1), 30, 59, long(60)])
+@pytest.mark.parametrize("at", [0, long(1), 59, long(60)])
 @pytest.mark.parametrize("number", parameters([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], [signal.SIGINT]))
 def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int) -> None:
-    """After a given number of updates the run is saved and resumed; if that was the last update, it is completed."""
+    """After a given number of updates the run is saved and resumed; if that was the last update, it is completed.
+
+    0: when the run file is there, before the first message.
+    """
     whole = run(tmp_path, "whole", CASES["area-after"])
     receive = Area.receive
 
@@ -185,6 +202,8 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
 
     counted: list[State] = []
     monkeypatch.setattr(Area, "receive", hit)
+    if not at:
+        monkeypatch.setattr("mpifl.server.run_log.log_start", lambda *_: counted or os.kill(os.getpid(), number))
     path = tmp_path / "hit.h5"
     code = mpifl("run", write(tmp_path, "hit", CASES["area-after"]), f"output={path}")
     if at < 60:
@@ -192,25 +211,13 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
         with open_run(path) as file:
             assert file.status == "interrupted" and len(file.updates) == at
             assert file.events.kind.tolist() == ["interrupted"] and number.name in file.events.text[0]
+        monkeypatch.undo()
         assert mpifl("resume", path) == 0
     else:
         assert code == 0
     assert not differing(whole, path, but=("events",))
     with open_run(path) as file:
         assert file.status == "completed"
-
-
-def test_a_signal_when_the_run_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first message: the file has no rows, and a checkpoint to resume from."""
-    whole = run(tmp_path, "whole", CASES["area-after"])
-    with monkeypatch.context() as patched:
-        patched.setattr("mpifl.server.run_log.log_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-        path = tmp_path / "hit.h5"
-        assert mpifl("run", write(tmp_path, "hit", CASES["area-after"]), f"output={path}") == 143
-    with open_run(path) as file:
-        assert file.status == "interrupted" and not len(file.updates)
-    assert mpifl("resume", path) == 0
-    assert not differing(whole, path, but=("events",))
 
 
 def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,16 +255,10 @@ def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatc
         assert file.status == "completed" and before <= len(file.updates) <= before + 1
 
 
-SLOW = """
-import time
-from mpifl.algorithms.fedbuff import FedBuff
-
-
 class Slow(FedBuff):
-    def train(self, client, message, objective):
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
         time.sleep(0.02)
         return super().train(client, message, objective)
-"""
 
 
 def test_updates_that_wait_at_the_server_for_their_clients(
@@ -267,8 +268,6 @@ def test_updates_that_wait_at_the_server_for_their_clients(
 
     A client computes for longer than it is on, so that all its updates wait. After a resume all clients go on.
     """
-    (tmp_path / "slow_rule.py").write_text(SLOW)
-    monkeypatch.syspath_prepend(tmp_path)
     held, cut = list[int](), Checkpointer.begin
 
     def counted(self: Checkpointer, time: float) -> None:
@@ -280,7 +279,7 @@ def test_updates_that_wait_at_the_server_for_their_clients(
         "mode": "real",
         "availability": {"name": "renewal", "on": 0.01, "off": 0.05, "distribution": "fixed", "start": "on"},
     }
-    algorithm = {"name": "slow_rule:Slow", "trigger": {"every": 2}}
+    algorithm = {"name": f"{__name__}:Slow", "trigger": {"every": 2}}
     more = {"stop": {"updates": 15, "time": 20}, "checkpoint": {"updates": 4}, "evaluate": {"updates": 15}}
     run(tmp_path, "made", job(algorithm, {**SMALL, "clients": 3}, clock=clock, **more))
     path = kept[next(k for k, count in enumerate(held) if count)]
@@ -293,55 +292,38 @@ def test_updates_that_wait_at_the_server_for_their_clients(
     assert not differing(path, path.with_name("made-replay.h5"), but=("events",))
 
 
-ONCE = """
-import os
-from dataclasses import dataclass
-from pathlib import Path
-import numpy as np
-from mpifl.algorithms.area import Area
-
 @dataclass(frozen=True)
-class Once(Area):
-    def init_client(self, x0, i):
+class Own(Area):
+    """A rule whose client 1 raises an error at its fourth contact, or whose states have something that is not saved."""
+
+    mended, last = False, None  # set by tests; last: a list of one value
+
+    def init_client(self, x0: Vector, i: int) -> State:
         client = super().init_client(x0, i)
         client.i = i
         return client
 
-    def train(self, client, message, objective):
-        if client.i == 1 and message.round == 3 and not Path({flag!r}).exists():
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        if client.i == 1 and message.round == 3 and not self.mended and self.last is None:
             raise OSError("a disk that is away")
+        if self.last is not None:
+            client.last = self.last[0]
         return super().train(client, message, objective)
 
-@dataclass(frozen=True)
-class Unsaved(Area):
-    def train(self, client, message, objective):
-        client.last = {last}
-        return super().train(client, message, objective)
-"""
 
-
-def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **more: Any) -> Path:
-    """The file of a job with a rule of its own; every checkpoint is waited for."""
-    cut = Checkpointer.begin
-
-    def awaited(self: Checkpointer, time: float) -> None:
-        cut(self, time)
-        self.finish(time)
-
-    patch.setattr(Checkpointer, "begin", awaited)
-    module = f"own_{folder.name}"
-    (folder / f"{module}.py").write_text(ONCE.format(flag=str(folder / "mended"), last=last))
-    patch.syspath_prepend(folder)
-    return write(folder, rule, job({**AREA, "name": f"{module}:{rule}"}, **more))
+def own(folder: Path, patch: pytest.MonkeyPatch, **more: Any) -> Path:
+    """The file of a job with this rule; every checkpoint is waited for."""
+    finish_at_once(patch)
+    return write(folder, "own", job({**AREA, "name": f"{__name__}:Own"}, **more))
 
 
 @pytest.mark.long
 def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `stop` no checkpoint contains the error, though its turn comes later; the run continues with all clients."""
-    file = own(tmp_path, monkeypatch, "Once", checkpoint={"updates": 1}, faults={"lost": "stop"})
+    file = own(tmp_path, monkeypatch, checkpoint={"updates": 1}, faults={"lost": "stop"})
     path, whole = tmp_path / "once.h5", tmp_path / "whole.h5"
     assert mpifl("run", file, f"output={path}") == 3
-    (tmp_path / "mended").touch()
+    monkeypatch.setattr(Own, "mended", True)
     assert mpifl("resume", path, "--trust") == 0
     assert mpifl("run", file, f"output={whole}") == 0
     assert not differing(whole, path, but=("events",))
@@ -350,21 +332,23 @@ def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("last", "why"),
     [
-        ("None", "state last is a NoneType, not an array"),
-        ("{0: np.float64(1), 1: 1.0}", "state last is a dict of values of several types or shapes"),
-        ("{0: 1, 1: 1.0}", "state last is a dict of values of several types or shapes"),
-        ("{0: np.ones(2), 1: np.ones(3)}", "state last is a dict of values of several types or shapes"),
-        ("{2**70: 1.0}", "state last is a dict whose keys are not client numbers"),
-        ("2**70", "state last is an integer of more than 64 bits"),
-        ("np.array([None])", "state last is of type object"),
+        (None, "state last is a NoneType, not an array"),
+        ({0: np.float64(1), 1: 1.0}, "state last is a dict of values of several types or shapes"),
+        ({0: np.ones(2), 1: np.ones(3)}, "state last is a dict of values of several types or shapes"),
+        ({2**70: 1.0}, "state last is a dict whose keys are not client numbers"),
+        (2**70, "state last is an integer of more than 64 bits"),
+        (np.array([None]), "state last is of type object"),
     ],
 )
-def test_a_state_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, why: str) -> None:
+def test_a_state_that_cannot_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], last: Any, why: str
+) -> None:
     """The run continues, and reports why it has no checkpoints."""
-    file = own(tmp_path, monkeypatch, "Unsaved", last, checkpoint={"updates": 20})
+    monkeypatch.setattr(Own, "last", [last])
+    file = own(tmp_path, monkeypatch, checkpoint={"updates": 20})
     path = tmp_path / "unsaved.h5"
     assert mpifl("run", file, f"output={path}") == 0
-    assert not sets(folder_of(path))
+    assert not sets(folder_of(path)) and "; the last 2 checkpoints failed: rank 1: " in capsys.readouterr().out
     with open_run(path) as found:
         failed = found.events[found.events.kind == "checkpoint-failed"]
         assert failed.updates.tolist() == [20, 40]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from math import inf, isnan, nan
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,18 +97,17 @@ def test_a_plan(trigger: str) -> None:
         assert repr(rest) == repr(whole[k + 1 :]), k
 
 
-def test_checkpoints_by_time_and_by_updates() -> None:
-    """By time: at the first event after each multiple, and once only for several that were missed."""
-    clock = VirtualClock(Fixed(seconds=[1.0, 3.5]).contact_times(2, 0))
-    plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=12, checkpoint_every=2.0)
-    for i in range(2):
+@pytest.mark.parametrize(
+    ("seconds", "updates", "cuts"), [([1.0, 3.5], 12, [2.0, 4.0, 6.0, 8.0]), ([5.0], 3, [5.0, 10.0])]
+)
+def test_checkpoints_by_time(seconds: list[float], updates: int, cuts: list[float]) -> None:
+    """At the first event after each multiple of 2 s, and once only for several that were missed."""
+    n = len(seconds)
+    clock = VirtualClock(Fixed(seconds=seconds).contact_times(n, 0))
+    plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=updates, checkpoint_every=2.0)
+    for i in range(n):
         plan.contact_time(i, 0)
-    assert [e.time for e, _ in through(plan, [0, 0]) if e.kind == "checkpoint"] == [2.0, 4.0, 6.0, 8.0]
-    plan = LiveSchedule(
-        VirtualClock(Fixed(seconds=5.0).contact_times(1, 0)), Trigger(every=1), 0, stop_updates=3, checkpoint_every=2.0
-    )
-    plan.contact_time(0, 0)
-    assert [e.time for e, _ in through(plan, [0]) if e.kind == "checkpoint"] == [5.0, 10.0]
+    assert [e.time for e, _ in through(plan, [0] * n) if e.kind == "checkpoint"] == cuts
 
 
 def test_the_virtual_clock() -> None:
@@ -135,12 +135,8 @@ class Late:
 def test_the_real_clock(speed: bool) -> None:
     """It continues from the time of the cut, whatever the wall clock is, and keeps the times at which clients were
     asked."""
-    emulated = Speed(compute=0.5, exchange=0.25)
-    delays = (
-        (emulated.contact_times(3, 0), emulated.split_times(3, 0))
-        if speed
-        else (Fixed(seconds=0.0).contact_times(3, 0), None)
-    )
+    law: Any = Speed(compute=0.5, exchange=0.25) if speed else Fixed(seconds=0.0)
+    delays = law.contact_times(3, 0), law.split_times(3, 0) if speed else None
     clock = RealClock(*delays)
     clock.start()
     clock._origin -= 100.0
