@@ -13,21 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from mpifl.checkpoint import snapshot
 from mpifl.checkpoint.part import PartWriter, Written
 from mpifl.checkpoint.segments import Segment
-from mpifl.checkpoint.sets import Checkpoint, Manifest, commit
-from mpifl.checkpoint.snapshot import (
-    ClientSnapshot,
-    ClientTableState,
-    ClockState,
-    EvaluatorState,
-    LoopState,
-    PartContent,
-    PendingEvaluation,
-    ScheduleState,
-    ServerSnapshot,
-    UpdateSnapshot,
-)
+from mpifl.checkpoint.sets import Checkpoint, Manifest, commit, newest
+from mpifl.checkpoint.snapshot import ClientSnapshot, PendingEvaluation
 
 
 def arrays(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:
@@ -39,32 +29,38 @@ def arrays(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:
     }
 
 
-def server(number: int, size: int = 50_000, **more: Any) -> ServerSnapshot:
+def server(number: int, size: int = 50_000, **more: Any) -> snapshot.ServerSnapshot:
     """The server's snapshot, with values that are hard to store; more: other values of its fields."""
-    clients = ClientTableState(
+    clients = snapshot.ClientTableState(
         ["live", "aside"], [number, 0], [8, 9], [0, 1], [2, 0], [1, 0], [0.1, inf], [], [nan, 0.1]
     )  # fmt: skip
-    clock = ClockState(number / 3, [1, 0], [inf, 0.1], [nan, 0.3], [nan, 0.7], [inf, 0.2])
-    pending = [PendingEvaluation(nan, 3, 2, np.arange(3.0)), PendingEvaluation(1.0, 3, 2, np.ones(2), np.array([nan]))]
+    clock = snapshot.ClockState(number / 3, [1, 0], [inf, 0.1], [nan, 0.3], [nan, 0.7], [inf, 0.2])
+    pending = [
+        PendingEvaluation(nan, 3, 2, np.arange(3.0)),
+        PendingEvaluation(1.0, 3, 2, np.ones(2), np.array([nan])),
+    ]
     fields: dict[str, Any] = {
         "run": "run", "session": "session", "resumed_from": 0, "resumes": 0, "started": "2026-01-01",
         "began": nan, "config": "name: ünï\n", "time": number / 3, "wall_seconds": 0.1,
-        "rows": {"updates": 10 * number}, "client_rank": [1, 1], "loop": LoopState(2, 10 * number, clients),
-        "schedule": ScheduleState(clock, 2, 3, 4, 5, 6, inf, 7, 8, 9), "algorithm": arrays(number, 0, size),
-        "evaluator": EvaluatorState(nan, False, pending),
+        "rows": {"updates": 10 * number}, "client_rank": [1, 1], "loop": snapshot.LoopState(2, 10 * number, clients),
+        "schedule": snapshot.ScheduleState(clock, 2, 3, 4, 5, 6, inf, 7, 8, 9), "algorithm": arrays(number, 0, size),
+        "evaluator": snapshot.EvaluatorState(nan, False, pending),
     }  # fmt: skip
-    return ServerSnapshot(number, **(fields | more))
+    return snapshot.ServerSnapshot(number, **(fields | more))
 
 
 def clients(number: int, rank: int, size: int = 50_000) -> dict[int, ClientSnapshot]:
     """Two clients: one has sent an update, one has raised."""
     state = arrays(number, rank, size)
-    update = UpdateSnapshot((state["x"],), (0.1, nan), 3, 2, number, 0.1, nan, 0.2, nan, "", 0.5)
+    update = snapshot.UpdateSnapshot((state["x"],), (0.1, nan), 3, 2, number, 0.1, nan, 0.2, nan, "", 0.5)
     other = {**state, "x": -state["x"], "more": np.array([rank])}
-    return {10 + rank: ClientSnapshot(state, {"mean": np.ones(rank)}, update), 0: ClientSnapshot(other, error="ünï")}
+    return {
+        10 + rank: ClientSnapshot(state, {"mean": np.ones(rank)}, update),
+        0: ClientSnapshot(other, error="ünï"),
+    }
 
 
-def content(number: int, rank: int, size: int = 50_000, **more: Any) -> PartContent:
+def content(number: int, rank: int, size: int = 50_000, **more: Any) -> snapshot.PartContent:
     return clients(number, rank, size) if rank else server(number, size, **more)
 
 
@@ -78,7 +74,7 @@ def finished(part: PartWriter, count: int = 1) -> list[Written]:
     return written
 
 
-def save_part(folder: Path, number: int, rank: int, content: PartContent) -> Written:
+def save_part(folder: Path, number: int, rank: int, content: snapshot.PartContent) -> Written:
     """Saves one part, and waits until it is durable or failed."""
     part = PartWriter(folder, rank)
     part.save(number, lambda: content)
@@ -106,6 +102,13 @@ def save(
         assert written.number == number and not written.error
         parts[rank] = written.bytes, written.crc
     make_valid(folder, number, parts, run, segments=segments, **more)
+
+
+def current(folder: Path, run: str = "run") -> Checkpoint:
+    """The checkpoint of a run that is used; no later one is passed over."""
+    checkpoint, passed = newest(folder, run)
+    assert checkpoint is not None and not passed, passed
+    return checkpoint
 
 
 def same(found: Any, saved: Any) -> bool:

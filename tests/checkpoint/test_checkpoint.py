@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import threading
+import time
 import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,24 +19,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as npst
 
-from mpifl.checkpoint.part import Written
-from mpifl.checkpoint.sets import newest, open_set
-from mpifl.checkpoint.snapshot import (
-    FORMAT,
-    ClientSnapshot,
-    PartContent,
-    UpdateSnapshot,
-    check_part,
-    read_clients,
-    read_server,
-    write_part,
-)
-from mpifl.errors import ConfigError
+from mpifl.checkpoint import part as part_module
+from mpifl.checkpoint import segments as rows_module
+from mpifl.checkpoint import snapshot
+from mpifl.checkpoint.part import PartWriter, Written
+from mpifl.checkpoint.segments import Segment, extend_segments, first_to_merge, keep_segments, row_counts
+from mpifl.checkpoint.sets import Checkpoint, discard, newest, open_set
+from mpifl.checkpoint.snapshot import ClientSnapshot, UpdateSnapshot
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import durable as durable_module
+from mpifl.runfile import writer as writer_module
 from mpifl.runfile.checkpoint_folder import folder_of, remove, sets
-from tests.checkpoint.sets import check, content, make_valid, same, save, save_part, server
-from tests.tiers import examples
+from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
+from tests.checkpoint.sets import check, content, current, finished, make_valid, same, save, save_part, server
+from tests.runfile.test_resumed import fill, resumed
+from tests.runfile.test_writer import writer
 
 ROOT = Path(__file__).parents[2]
 TYPES = [np.dtype(t) for t in ("?", "i1", "u1", "<i2", ">i4", "<i8", ">u8", "<f2", "<f4", ">f4", "<f8", ">f8", "<c16")]
@@ -44,7 +49,7 @@ def through(folder: Path, arrays: dict[str, Any]) -> dict[str, np.ndarray]:
     """Saves the arrays as the server's state and as a client's; returns the client's as read back."""
     parts = {}
     state = {5: ClientSnapshot(arrays), 4: ClientSnapshot({}), 7: ClientSnapshot(arrays)}
-    contents: list[PartContent] = [server(1, algorithm=arrays), state]
+    contents: list[snapshot.PartContent] = [server(1, algorithm=arrays), state]
     for rank, each in enumerate(contents):
         written = save_part(folder, 1, rank, each)
         assert written == Written(1, (folder / f"000001.rank{rank}").stat().st_size, written.crc, "")
@@ -61,7 +66,11 @@ def through(folder: Path, arrays: dict[str, Any]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) -> None:
-    base = np.random.default_rng(1).integers(0, 2, (70, 90, 31)).astype(dtype)
+    """Of any bits: NaNs with their payload too."""
+    draw, shape = np.random.default_rng(1), (70, 90, 31)
+    base = draw.integers(0, 2, shape).astype(dtype)
+    if dtype.kind != "b":
+        base = np.frombuffer(draw.bytes(base.nbytes), dtype).reshape(shape)
     arrays = {
         "plain": base,
         "": base[0, 0],
@@ -80,34 +89,12 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) ->
     assert list(saved) == list(arrays)
     for name, array in arrays.items():
         found = saved[name]
-        assert found.shape == array.shape and found.dtype == dtype.newbyteorder("<") and (found == array).all(), name
+        plain = np.ascontiguousarray(array, dtype.newbyteorder("<"))
+        assert found.shape == array.shape and found.dtype == plain.dtype and found.tobytes() == plain.tobytes(), name
         assert found.flags.writeable and found.flags.c_contiguous and found.flags.owndata
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    st.dictionaries(
-        st.text(max_size=5),
-        st.sampled_from(TYPES[:12]).flatmap(lambda t: npst.arrays(t, npst.array_shapes(min_dims=0, min_side=0))),
-        max_size=5,
-    ),
-    st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans(), max_size=4),
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
-)
-def test_bits_come_back(
-    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, np.ndarray], numbers: list[Any], text: str
-) -> None:
-    """NaNs with their payload and negative zeros too; numbers to the last bit, and any text."""
-    folder = tmp_path_factory.mktemp("bits") / "a.ckpt"
-    found = through(folder, arrays)
-    assert list(found) == list(arrays)
-    for name, array in arrays.items():
-        assert found[name].tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
-    write_part(folder / "a", 3, 0, server(3, run=text, time=float(len(numbers)), wall_seconds=sum(map(float, numbers))))
-    assert read_server(folder / "a").run == text
-    update = UpdateSnapshot((), tuple(map(float, numbers)), 0, 0, 0, 0.0, 0.0, 0.0, 0.0, text, 0.0)
-    write_part(folder / "b", 3, 1, {3: ClientSnapshot({}, {}, update, text)})
-    assert same(read_clients(folder / "b"), {3: ClientSnapshot({}, {}, update, text)})
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,35 +104,38 @@ def test_clients_that_differ(tmp_path_factory: pytest.TempPathFactory, data: st.
     them."""
     shapes, kinds = st.sampled_from([(), (2,), (3, 1), (0,), (20_000,)]), st.sampled_from(["f4", "f8", "i8", "?"])
     array = st.builds(lambda shape, kind, value: np.full(shape, value, kind), shapes, kinds, st.integers(0, 9))
-    arrays = st.dictionaries(st.sampled_from("abc"), array, max_size=3)
+    arrays = st.dictionaries(st.sampled_from("abc") | TEXT, array, max_size=3)
     vectors = st.lists(array, max_size=2).map(tuple)
     numbers = st.lists(st.floats(), max_size=3).map(tuple)
-    number, real, text = st.integers(0, 9), st.floats(), st.sampled_from(["", "a", "ünï"])
-    update = st.builds(UpdateSnapshot, vectors, numbers, number, number, number, real, real, real, real, text, real)
-    client = st.builds(ClientSnapshot, arrays, arrays, st.none() | update, text)
+    number, real = st.integers(0, 9), st.floats()
+    update = st.builds(UpdateSnapshot, vectors, numbers, number, number, number, real, real, real, real, TEXT, real)
+    client = st.builds(ClientSnapshot, arrays, arrays, st.none() | update, TEXT)
     client |= st.builds(ClientSnapshot, st.none(), error=st.just("could not be hosted"))
     clients = data.draw(st.dictionaries(st.integers(0, 20), client, max_size=6))
     path = tmp_path_factory.mktemp("clients") / "part"
-    write_part(path, 1, 2, clients)
-    check_part(path, 1, 2)
+    snapshot.write_part(path, 1, 2, clients)
+    snapshot.check_part(path, 1, 2)
     wanted = data.draw(st.sets(st.integers(0, 20)))
-    found = read_clients(path, wanted)
+    found = snapshot.read_clients(path, wanted)
     assert found.keys() == clients.keys() & wanted
-    for i, snapshot in found.items():
-        assert same(sort(snapshot), sort(clients[i]))
+    for i, read in found.items():
+        assert same(sort(read), sort(clients[i]))
 
 
-def sort(snapshot: ClientSnapshot) -> ClientSnapshot:
+def sort(client: ClientSnapshot) -> ClientSnapshot:
     """With its names in order: it is that of the names among all clients."""
-    state = None if snapshot.state is None else dict(sorted(snapshot.state.items()))
-    return replace(snapshot, state=state, objective=dict(sorted(snapshot.objective.items())))
+    state = None if client.state is None else dict(sorted(client.state.items()))
+    return replace(client, state=state, objective=dict(sorted(client.objective.items())))
 
 
 def test_objects_cannot_be_stored(tmp_path: Path) -> None:
     folder = tmp_path / "a.ckpt"
     through(folder, {})
     for bad in (np.array(["a"]), np.array([None]), np.zeros(2, "M8[s]"), np.zeros(2, np.longdouble)):
-        contents: list[PartContent] = [server(2, algorithm={"x": bad}), {1: ClientSnapshot({"x": bad})}]
+        contents: list[snapshot.PartContent] = [
+            server(2, algorithm={"x": bad}),
+            {1: ClientSnapshot({"x": bad})},
+        ]
         for each in contents:
             assert save_part(folder, 2, 1, each) == (2, 0, 0, f"x: an array of {bad.dtype} cannot be stored")
     assert save_part(folder, 2, 1, server(2, rows={"rows": {1}})).error == "rows: a set cannot be stored"  # type: ignore[dict-item]
@@ -189,8 +179,7 @@ def test_a_future_that_was_undone_goes(tmp_path: Path) -> None:
 def test_numbers_may_grow_beyond_their_zeros(tmp_path: Path) -> None:
     for number in (999_999, 1_000_000, 1_000_001):
         save(tmp_path, number, 1, size=10)
-    checkpoint, _ = newest(tmp_path, "run")
-    assert checkpoint is not None and checkpoint.number == 1_000_001
+    assert current(tmp_path).number == 1_000_001
     assert [name for name in names(tmp_path) if name.endswith("json")] == ["1000000.json", "1000001.json"]
 
 
@@ -203,8 +192,7 @@ def test_sets_of_another_run_are_passed_over(tmp_path: Path) -> None:
     make_valid(tmp_path, 9, {0: (written.bytes, written.crc)}, run="")
     save(tmp_path, 8, run="mine", size=10)
     assert not {"000001.json", "000009.json"} & {*names(tmp_path)}
-    checkpoint, passed = newest(tmp_path, "mine")
-    assert checkpoint is not None and checkpoint.number == 8 and not passed
+    assert current(tmp_path, "mine").number == 8
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
@@ -231,7 +219,7 @@ def test_the_manifest_is_json(tmp_path: Path) -> None:
     save(tmp_path, 12, size=10)
     found = json.loads((tmp_path / "000012.json").read_text())
     rest = {name: value for name, value in found.items() if name != "crc32"}
-    assert (found["format"], found["number"], found["run"], found["session"]) == (FORMAT, 12, "run", "session")
+    assert (found["format"], found["number"], found["run"], found["session"]) == (snapshot.FORMAT, 12, "run", "session")
     assert found["crc32"] == zlib.crc32(json.dumps(rest, separators=(",", ":")).encode())
     part = (tmp_path / "000012.rank1").read_bytes()
     assert {*found["files"]} == {"0", "1"}
@@ -280,3 +268,283 @@ def test_a_part_that_is_a_link_is_not_read(tmp_path: Path) -> None:
         (tmp_path / "run" / name).symlink_to(tmp_path / "real" / name)
     checkpoint, passed = newest(tmp_path / "run", "run")
     assert checkpoint is None and passed == ["checkpoint 1 cannot be read: 000001.json: it is not a regular file"]
+
+
+# -- a part is written without waiting for the disk --------------------------------------------------------------------
+class SlowDisk:
+    """Nothing is durable before `ready` is set, and only threads wait for that."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.begun, self.ready, self._fsync = threading.Event(), threading.Event(), os.fsync
+        patch.setattr(part_module.os, "fsync", self._wait)
+
+    def _wait(self, descriptor: int) -> None:
+        self.begun.set()
+        assert self.ready.wait(20) and threading.current_thread() is not threading.main_thread()
+        self._fsync(descriptor)
+
+
+def test_arrays_may_change_once_they_are_saved_and_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes are those at the time of `save`; a second save waits for its turn in the thread."""
+    disk = SlowDisk(monkeypatch)
+    part, x = PartWriter(tmp_path / "a.ckpt", 5), np.zeros(100_000)
+    for number in (1, 2):
+        x[:] = number
+        part.save(number, lambda: {0: ClientSnapshot({"x": x})})
+    x[:] = 9
+    assert part.done() == [] and all(name.startswith(".") for name in names(tmp_path / "a.ckpt"))
+    disk.ready.set()
+    first, second = finished(part, 2)
+    assert (first.number, second.number) == (1, 2) and first.bytes == second.bytes and first.crc != second.crc
+    assert part.done() == [] and names(tmp_path / "a.ckpt") == ["000001.rank5", "000002.rank5"]
+    monkeypatch.undo()
+    make_valid(tmp_path / "a.ckpt", 2, {5: (second.bytes, second.crc)})
+    state = open_set(tmp_path / "a.ckpt", 2).clients(5)[0].state
+    assert state and (state["x"] == 2).all()
+    part.close()
+
+
+def test_closing_gives_up_what_was_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, part = SlowDisk(monkeypatch), PartWriter(tmp_path, 0)
+    for number in (1, 2, 3):
+        part.save(number, lambda: {0: ClientSnapshot({"x": np.zeros(10)})})
+    assert disk.begun.wait(20)
+    closing = threading.Thread(target=part.close)
+    closing.start()
+    while not part._closing:
+        time.sleep(0.001)
+    disk.ready.set()
+    closing.join(20)
+    given_up = "given up at the end"
+    assert not closing.is_alive()
+    assert [(w.number, w.error) for w in part.done()] == [(1, ""), (2, given_up), (3, given_up)]
+    assert names(tmp_path) == ["000001.rank0"]
+    part.close()
+    with pytest.raises(ValueError, match="after close"):
+        part.save(4, lambda: {})
+
+
+def test_a_rank_that_never_saved_ends_without_a_trace(tmp_path: Path) -> None:
+    part = PartWriter(tmp_path / "a.ckpt", 0)
+    assert part.done() == []
+    part.close()
+    assert part.done() == [] and names(tmp_path) == []
+
+
+def test_a_client_rank_imports_no_h5py() -> None:
+    code = "import sys, mpifl.checkpoint.sets; print(*{m.partition('.')[0] for m in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert not {"h5py", "pandas", "mpi4py", "yaml"} & {*out.split()} and "numpy" in out
+
+
+# -- rows of a run in its checkpoints: read back while it goes on, stored in segments, merged, removed -----------------
+EMPTY = dict.fromkeys(TABLES, 0)
+
+
+# -- reading them back -------------------------------------------------------------------------------------------------
+def test_counts_are_exact_at_every_instant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "WRITE_INTERVAL", 0)  # s: the thread takes rows over all the time
+    w = writer(tmp_path / "run.h5")
+    for k in range(1, 20_001):
+        w.append(UpdateRow(k, 0, 0, 0, 1, 0, 0))
+        if k % 100 == 0:
+            w.append(EventRow(k, "mark"))
+        assert w.counts() == dict.fromkeys(TABLES, 0) | {"updates": k, "events": k // 100}
+    w.close("completed")
+    assert w.counts()["updates"] == 20_000
+    with open_run(w.path) as run:  # many chunks
+        assert (run.updates.time == np.arange(1, 20_001)).all() and run.clients.updates.tolist() == [20_000, 0, 0]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_rows_are_read_as_they_were_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool) -> None:
+    monkeypatch.setattr(writer_module, "ROWS_READ", 7)
+    w = writer(tmp_path / "run.h5")
+    fill(w, 0, 50)
+    if closed:
+        w.close("interrupted")
+    assert w.read("updates", 3, 20)["time"].tolist() == [k / 10 for k in range(3, 20)]
+    assert w.read("events", 48, 50)["kind"].tolist() == [b"kind 48", b"kind 49"]
+    assert w.read("events", 49, 50)["text"].tolist() == ["tëxt 49".encode()]
+    assert not len(w.read("updates", 50, 50)["time"])
+    with pytest.raises(RunFailed, match="51 rows of updates were not appended"):
+        w.read("updates", 49, 51)
+    with pytest.raises(RunFailed):
+        w.check()
+
+
+def test_the_run_shows_that_it_is_alive_while_the_disk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are written, and so the file's time changes, while another thread waits until they are durable."""
+    w, begun, over = writer(tmp_path / "run.h5"), threading.Event(), threading.Event()
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        assert over.wait(30)
+
+    monkeypatch.setattr(durable_module.os, "fsync", slow)
+    w.append(UpdateRow(1, 0, 0, 0, 1, 0, 0))
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(extend_segments, tmp_path, 1, [], w.counts(), w.read)
+        assert begun.wait(20)
+        w.append(UpdateRow(2, 0, 0, 0, 1, 0, 0))
+        try:
+            pool.submit(w.flush).result(20)
+            with open_run(tmp_path / "run.h5") as run:
+                assert len(run.updates) == 2
+            assert not waiting.done()
+        finally:
+            over.set()
+        (segment,) = waiting.result(20)
+        assert segment.rows == {**EMPTY, "updates": 1}
+    monkeypatch.undo()
+    w.close("completed")
+
+
+def test_a_run_that_was_closed_and_resumed_has_no_more_checkpoints(tmp_path: Path) -> None:
+    """Its last checkpoint comes after that: by then the file is another's, and the checkpoints are too."""
+    w = writer(tmp_path / "run.h5")
+    w.append(UpdateRow(1, 0, 0, 0, 1, 0, 0))
+    w.close("interrupted")
+    w.check_not_replaced()
+    other = resumed(tmp_path / "run.h5", counts=EMPTY, rows=[])
+    with pytest.raises(RunFailed, match="the file was replaced"):
+        w.check_not_replaced()
+    with pytest.raises(RunFailed, match="the file was replaced"):
+        w.read("updates", 0, 1)
+    other.close("completed")
+
+
+# -- segments ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    made.writer.close("completed")
+
+
+class Run:
+    """A run that writes `each` updates before each of its checkpoints, on one rank."""
+
+    def __init__(self, folder: Path) -> None:
+        self.writer: RunWriter = writer(folder / "run.h5")
+        self.folder, self.each, self.number = folder / "run.ckpt", 10, 0
+        self.segments: list[Segment] = []
+
+    def extend(self) -> list[Segment]:
+        """The rows of the next checkpoint."""
+        for k in range(self.each):
+            self.writer.append(UpdateRow(self.number + k / 7, k % 3, k, 1, 1, 8, 0.5))
+        self.writer.append(EventRow(self.number, "mark", -1, f"text {self.number}"))
+        self.number += 1
+        self.folder.mkdir(exist_ok=True)
+        return extend_segments(self.folder, self.number, self.segments, self.writer.counts(), self.writer.read)
+
+    def save(self) -> None:
+        """Writes the next checkpoint, complete."""
+        self.segments = self.extend()
+        save(self.folder, self.number, ranks=1, size=3, segments=self.segments)
+
+    def check(self) -> None:
+        """The rows of the newest checkpoint are those of the run."""
+        checkpoint, passed = newest(self.folder, "run")
+        assert checkpoint is not None and checkpoint.number == self.number and not passed
+        blocks = list(checkpoint.rows())
+        counts = self.writer.counts()
+        assert row_counts(checkpoint.manifest.segments) == counts
+        for table in TABLES:
+            for name, values in self.writer.read(table, 0, counts[table]).items():
+                found = np.concatenate([block[table][name] for block in blocks])
+                assert found.dtype == values.dtype and found.tobytes() == values.tobytes(), f"{table}/{name}"
+
+
+@pytest.mark.long
+def test_large_segments_are_left_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows than a segment holds are written as several, and full ones are not merged."""
+    monkeypatch.setattr(rows_module, "SEGMENT_BYTES", 100 * TABLES["updates"].row_bytes)
+    run.each = 250
+    run.save()
+    assert [segment.rows["updates"] for segment in run.segments] == [100, 100, 50]
+    first = run.segments[:2]
+    for _ in range(5):
+        run.save()
+        run.check()
+        assert run.segments[:2] == first
+
+
+@pytest.mark.parametrize(
+    ("sizes", "new", "first"),
+    [
+        ([], 5, 0),
+        ([10], 29, 1),
+        ([10], 30, 0),
+        ([90, 10, 10], 10, 3),  # 30 are 3 times 10; the 90 has 30 after it
+        ([10, 10, 10], 10, 0),
+        ([120, 10, 10, 10], 10, 1),
+        ([40, 40, 40, 10, 10, 10], 10, 0),  # 40 are 3 times 10, and 120 are 3 times 40
+        ([120, 40, 40, 10, 10, 10], 10, 3),
+        ([1 << 26, 1, 1, 1], 1, 1),
+    ],
+)
+def test_which_segments_are_merged(sizes: list[int], new: int, first: int) -> None:
+    assert first_to_merge(sizes, new) == first
+
+
+def test_no_rows_no_segment(run: Run) -> None:
+    run.save()
+    assert extend_segments(run.folder, 2, run.segments, run.writer.counts(), run.writer.read) == run.segments
+    with pytest.raises(ValueError, match="rows, of which"):
+        extend_segments(run.folder, 2, run.segments, EMPTY, run.writer.read)
+
+
+def test_an_abandoned_checkpoint_leaves_no_rows_behind(run: Run) -> None:
+    """And takes none that a valid one needs: also one whose own set was removed long ago."""
+    for _ in range(6):
+        run.save()
+    early = {segment.name[:6] for segment in run.segments}
+    run.extend()
+    assert list(run.folder.glob("000007.rows*"))
+    for number in range(1, 8):
+        discard(run.folder, number)
+    assert not list(run.folder.glob("000007.*")) and len(early) > 1 and sets(run.folder) == [5, 6]
+    run.number -= 1
+    assert current(run.folder).number == 6
+
+
+def test_missing_and_truncated_segments_are_written_again_with_the_same_bytes(run: Run) -> None:
+    """All segments get the present time, as file systems remove what is old."""
+    for _ in range(7):
+        run.save()
+    paths = [run.folder / segment.name for segment in run.segments]
+    assert len(paths) == 3
+    before = [path.read_bytes() for path in paths]
+    for path in paths:
+        os.utime(path, (1e9, 1e9))
+    paths[1].unlink()
+    os.truncate(paths[2], 100)
+    began = time.time()
+    assert keep_segments(run.folder, run.segments, run.writer.read) == run.segments
+    assert [path.read_bytes() for path in paths] == before
+    assert all(min(path.stat().st_atime, path.stat().st_mtime) > began - 1 for path in paths)
+    run.check()
+
+
+def test_a_segment_of_other_rows_is_damaged(run: Run) -> None:
+    """The order of the manifest, or its numbers of rows, are not those of the files."""
+    for _ in range(2):
+        run.save()
+    parts = Checkpoint(run.folder, 2).manifest.parts
+    assert len(run.segments) == 2
+
+    def refused(segments: list[Segment]) -> str:
+        make_valid(run.folder, 2, dict(parts), segments=segments)
+        _, (clause,) = newest(run.folder, "run")
+        return clause
+
+    assert "rows0 is not a segment of rows (updates does not begin with row 0)" in refused(run.segments[::-1])
+    fewer: Mapping[str, int] = {**run.segments[1].rows, "updates": 9}
+    one = Segment(run.segments[1].name, run.segments[1].bytes, run.segments[1].crc, fewer)
+    assert "(updates does not have 9 rows of its columns)" in refused([run.segments[0], one])
+    os.truncate(run.folder / run.segments[0].name, 100)
+    assert "000001.rows0 has 100 bytes instead of" in newest(run.folder, "run")[1][0]

@@ -95,7 +95,9 @@ class Reloading(Worker):
     """Clients whose states are saved and loaded again before each contact, into the memory of their vectors."""
 
     def train(self, i: int, message: Message) -> Any:
-        self.states[i] = State.load(self.states[i].save(), self._x0)
+        saved = self.states[i].save()
+        assert not any(isinstance(value, torch.Tensor) for value in saved.values()), "they are saved as arrays"
+        self.states[i] = State.load(saved, self._x0)
         return super().train(i, message)
 
 
@@ -179,19 +181,13 @@ def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
 
 # -- the helpers of rules ----------------------------------------------------------------------------------------------
 def test_copies() -> None:
-    for v in (np.arange(3.0), torch.arange(3.0)):
-        w = clone(v)
+    x, y = np.arange(3, dtype=np.float32), torch.arange(3.0)
+    assert to_numpy(x) is x and from_numpy(x, x) is x
+    assert to_numpy(y).tobytes() == x.tobytes() and from_numpy(x, y).dtype == y.dtype
+    for v, w in ((x, clone(x)), (y, clone(y)), (x, from_numpy(x, y))):
         w += 1
-        assert type(w) is type(v) and v.tolist() == [0, 1, 2] and w.tolist() == [1, 2, 3]
-
-
-def test_arrays_and_back() -> None:
-    v, x = np.arange(3, dtype=np.float32), torch.zeros(3)
-    assert to_numpy(v) is v and from_numpy(v, v) is v
-    w = from_numpy(v, x)
-    assert type(w) is torch.Tensor and w.dtype == torch.float32 and to_numpy(w).tobytes() == v.tobytes()
-    w += 1
-    assert v.tolist() == [0, 1, 2]
+        assert v.tolist() == [0, 1, 2] and w.tolist() == [1, 2, 3]
+    assert type(clone(x)) is np.ndarray and type(clone(y)) is type(from_numpy(x, y)) is torch.Tensor
 
 
 def test_what_does_not_fit_on_the_wire() -> None:
@@ -205,18 +201,6 @@ def test_what_does_not_fit_on_the_wire() -> None:
             check_vectors("it sends", [x], v)
 
 
-def test_states_take_tensors() -> None:
-    """They are saved as arrays, and loaded as arrays or as tensors."""
-    state = State(x=torch.arange(3.0), by={2: torch.ones(2), 7: torch.zeros(2)}, k=3)
-    saved = state.save()
-    assert all(type(v) is np.ndarray for name, v in saved.items() if name != "by.values")
-    assert [row.tolist() for row in saved["by.values"]] == [[1, 1], [0, 0]]
-    assert type(State.load(saved).x) is np.ndarray
-    again = State.load(saved, torch.zeros(3))
-    assert type(again.x) is torch.Tensor and torch.equal(again.x, state.x) and again.k == 3
-    assert list(again.by) == [2, 7] and torch.equal(again.by[2], torch.ones(2))
-
-
 def test_a_module_on_another_device() -> None:
     """It takes its regularised weights along, and models are copied there once. (`meta` has shapes and no values.)"""
     config = replace(NETWORK, torch=Torch())
@@ -226,11 +210,8 @@ def test_a_module_on_another_device() -> None:
     assert shared.to_device(x) is x
     shared.move(meta)
     there = shared.to_device(x)
-    assert (
-        there.device == meta
-        and there.dtype == torch.float64
-        and shared.to_device(x) is there is not shared.to_device(x + 1)
-    )
+    assert there.device == meta and there.dtype == torch.float64
+    assert shared.to_device(x) is there is not shared.to_device(x + 1)
     shared.flat.bind(there)
     (weight,) = shared.regularised
     assert weight is shared.flat.module.weight and weight.device == shared.loss.weight.device == meta

@@ -10,7 +10,6 @@ from __future__ import annotations
 import select
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ def main(path: str, period: float) -> None:
         x0=np.zeros(1000, np.float32),
         layout=[("w", (10, 100))],
     )
-    Path(path + ".ready").touch()
+
     k = 0
     while not select.select([sys.stdin], [], [], 0)[0]:
         append(writer, k, k + 100)

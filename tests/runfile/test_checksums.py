@@ -12,41 +12,26 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter, open_run, reader
-from mpifl.runfile.tables import (
-    CHECKSUMS,
-    CLIENTS,
-    TABLES,
-    AggregationRow,
-    ClientEvaluationRow,
-    EvaluationRow,
-    EventRow,
-    LoggedRow,
-    MetricRow,
-    UpdateRow,
-)
-from tests.runfile.test_resumed import attributes, rows_of
-from tests.runfile.test_writer import ATTRS, writer
+from mpifl.runfile.tables import CHECKSUMS, CLIENTS, TABLES, UpdateRow
+from tests.runfile.test_resumed import fill
+from tests.runfile.test_writer import writer
 from tests.tiers import examples
 
 
-def fill(w: RunWriter, rows: int, first: int = 0) -> None:
-    for k in range(first, first + rows):
-        w.append(UpdateRow(0.5 * k, k % 3, k, 0, 1, 144, 0.1 * k, 144))
-        w.append(AggregationRow(0.5 * k, k + 1))
-        w.append(LoggedRow(k, -1, "gamma", 0.5 * k))
-        w.append(EvaluationRow(0.5 * k, k + 1, k + 1, train_loss=1 / (k + 1)))
-        w.append(ClientEvaluationRow(k, 0, 0.25 * k, np.nan))
-        w.append(MetricRow(k, "auroc", 0.25 * k))
-        w.append(EventRow(0.5 * k, "checkpoint", -1, f"number {k}", k + 1, k + 1))
+def blocks(path: Path, count: int) -> RunWriter:
+    """A run file of blocks of one row."""
+    w = writer(path)
+    for k in range(count):
+        fill(w, k, k + 1)
         w.flush()
+    return w
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A completed run file of several blocks."""
     path = tmp_path_factory.mktemp("run") / "run.h5"
-    w = writer(path)
-    fill(w, 5)
+    w = blocks(path, 5)
     w.set_attr("wall_seconds", 2.5)
     w.close("completed", np.array([4, 3, 2, 1]))
     return path
@@ -126,8 +111,7 @@ def test_the_message_names_the_rows(closed: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_is_being_written(tmp_path: Path) -> None:
     """What no block covers yet is not damage; nor is the model while it is replaced."""
-    w = writer(tmp_path / "run.h5")
-    fill(w, 3)
+    w = blocks(tmp_path / "run.h5", 3)
     assert damage(w.path) == ""
     w.append(UpdateRow(9.0, 1, 3, 0, 1, 144, 1.0))
     w._write_rows("updates", 1)  # a kill follows: the block has no checksum yet
@@ -141,34 +125,3 @@ def test_a_file_that_is_being_written(tmp_path: Path) -> None:
     w._file["updates/norm"][1] = 7.0
     w._file.flush()
     assert damage(w.path).startswith("updates: the checksum of rows 1 to 1 is ")
-
-
-def resume(path: Path, rows: int) -> RunWriter:
-    kept, session = attributes(path, 1)
-    return RunWriter.resumed(
-        path, attrs={**ATTRS, **kept}, clients={"samples": [5, 6, 7], "rank": [0, 0, 0]}, states=["live"] * 3,
-        rows=[rows_of(path, dict.fromkeys(TABLES, rows))], x=np.ones(4, np.float32), version=rows, layout=[("w", (4,))],
-        session=session,
-    )  # fmt: skip
-
-
-def test_a_resumed_run(tmp_path: Path) -> None:
-    """Its file has the checksums of the rows that it keeps, also where a block is cut; and of new ones."""
-    w = writer(tmp_path / "run.h5")
-    for k in range(4):
-        w.append(UpdateRow(0.5 * k, k % 3, 0, 0, 1, 144, 0.1 * k, 144))
-    w.append(AggregationRow(2.0, 4))
-    w.append(LoggedRow(0, -1, "gamma", 0.5))
-    w.append(EvaluationRow(2.0, 4, 1))
-    w.append(ClientEvaluationRow(0, 0, 0.5, np.nan))
-    w.append(MetricRow(0, "auroc", 0.5))
-    w.append(EventRow(2.0, "checkpoint"))
-    w.flush()
-    w.close("interrupted")
-    again = resume(w.path, 1)
-    assert damage(w.path) == ""
-    fill(again, 3, 1)
-    again.close("completed", np.zeros(4))
-    assert damage(w.path) == ""
-    with open_run(w.path) as run:
-        assert run.checksums().rows == dict.fromkeys(TABLES, 4)

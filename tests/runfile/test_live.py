@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
+from mpifl.cli import main
+from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
-from tests.tiers import examples
+from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.runfile.run_lock import WATCH_TIME, Lock, is_locked
+from mpifl.tools.analysis import show as show_module
+from tests.mpi.cases import AREA, SMALL, job
+from tests.mpi.conftest import write
+from tests.runfile.test_resumed import fill, resumed
+from tests.runfile.test_writer import writer
+from tests.tiers import examples, long
 
 ROOT = Path(__file__).parents[2]
 WRITER = [sys.executable, "-m", "tests.runfile.live_writer"]
@@ -29,7 +45,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process = subprocess.Popen([*WRITER, path, str(period)], stdin=subprocess.PIPE, cwd=ROOT)
         processes.append(process)
         deadline = time.monotonic() + 30
-        while not Path(f"{path}.ready").exists():
+        while not path.exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.005)
         return process, path
@@ -69,6 +85,12 @@ def test_reader_opens_the_file_hundreds_of_times_while_it_is_written(start: Star
             assert seen[-1] >= rows
             rows = seen[-1]
     assert len(set(seen)) > opens // 10, "the file must have grown between the looks"
+    with open_run(path) as run:
+        rows = len(run.updates)
+        time.sleep(0.2)
+        assert len(run.updates) == rows, "they are those of the last look"
+        run.refresh()
+        assert consistent(run) > rows
     process.communicate(b"\n", timeout=30)
     assert process.returncode == 0
     with open_run(path) as run:
@@ -98,7 +120,14 @@ def test_no_header_of_a_dataset_lies_across_two_pages(start: Start) -> None:
 
 
 def test_reader_survives_the_end_of_the_run(start: Start) -> None:
-    """Opening again and again while the writer closes the file never fails."""
+    """Opening again and again while the writer closes the file never fails, nor after it was killed."""
+    for trial in range(3):
+        process, path = start(f"killed{trial}.h5", 0.002)
+        time.sleep(random.Random(trial).uniform(0.1, 0.4))
+        process.kill()
+        process.wait(timeout=10)
+        with open_run(path) as run:
+            assert consistent(run) and run.open_ended
     for trial in range(4):
         process, path = start(f"end{trial}.h5")
         with open_run(path) as run:
@@ -110,17 +139,6 @@ def test_reader_survives_the_end_of_the_run(start: Start) -> None:
                 consistent(run)
         assert run.status == "completed"
         process.communicate(timeout=10)
-
-
-@pytest.mark.timeout(60)
-def test_an_open_run_keeps_its_rows_until_refreshed(start: Start) -> None:
-    _, path = start()
-    with open_run(path) as run:
-        before = len(run.updates)
-        time.sleep(0.2)
-        assert len(run.updates) == before
-        run.refresh()
-        assert consistent(run) > before
 
 
 LEFT = """
@@ -172,3 +190,183 @@ thread.join()
 def test_a_file_is_opened_while_another_thread_uses_hdf5(tmp_path: Path) -> None:
     """HDF5 is not thread-safe: the setting that h5py does not have must wait for h5py's lock."""
     subprocess.run([sys.executable, "-c", THREADS, tmp_path / "a.h5"], cwd=ROOT, timeout=100, check=True)
+
+
+def test_a_follower_goes_on_with_the_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, lines = tmp_path / "run.h5", []
+    attrs = {"name": "followed", "hosts": "[]"}
+    old, new = writer(path, attrs=attrs), []
+    fill(old, 0, 30)
+    old.flush()
+
+    def steps() -> Iterator[None]:
+        new.append(resumed(path, attrs=attrs))
+        yield
+        fill(new[0], 23, 60)
+        new[0].flush()
+        yield
+        new[0].close("completed")
+        yield
+
+    waits = steps()
+    monkeypatch.setattr(show_module, "time", SimpleNamespace(sleep=lambda _: next(waits)))
+    show_module.show(path, follow=True, write=lines.append)
+    assert lines[-1] == "completed" and len(lines) == 39, "the page, evaluations 23 to 59, the end"
+    assert "updates 59" in lines[-2] and "updates 23" in lines[1]
+
+
+# -- a live run's file and checkpoints are not replaced: locks, and the heartbeat --------------------------------------
+SHIM = """
+#include <errno.h>
+#include <stdlib.h>
+int flock(int fd, int operation) { errno = atoi(getenv("FLOCK_ERRNO")); return errno ? -1 : 0; }
+"""
+REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
+    """The environment of a process whose flock fails with an error number; 0: succeeds, and locks nothing."""
+    if not (compiler := shutil.which("cc")):
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("shim")
+    (folder / "flock.c").write_text(SHIM)
+    library = folder / "flock.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "flock.c"], check=True)
+    return lambda number: {"LD_PRELOAD": str(library), "FLOCK_ERRNO": str(number)}
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Any]:
+    """begin(environment, **job) starts a run of a.h5 that lasts, and waits for its first rows."""
+    started = []
+
+    def start(environment: dict[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
+        file = write(tmp_path, "a", job(AREA, SMALL, **{"clock": REAL, "stop": {"time": 60.0}, **more}))
+        words = [sys.executable, "-m", "mpifl", "run", str(file), f"output={tmp_path / 'a.h5'}"]
+        process = subprocess.Popen(
+            words, env=os.environ | (environment or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        end = time.monotonic() + 60
+        while not rows(tmp_path / "a.h5"):
+            assert process.poll() is None and time.monotonic() < end, process.communicate()
+            time.sleep(0.05)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def rows(path: Path) -> int:
+    try:
+        with open_run(path) as run:
+            return run.count("updates")
+    except ConfigError:
+        return 0
+
+
+@pytest.fixture
+def overwrite(tmp_path: Path) -> list[str]:
+    """The command of a short run with the same output."""
+    file = write(tmp_path, "b", job(AREA, SMALL, stop={"updates": 20}))
+    return ["run", str(file), f"output={tmp_path / 'a.h5'}", "overwrite=true"]
+
+
+def until(done: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_live_file_is_not_replaced(
+    begin: Any, overwrite: list[str], tmp_path: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is that of a stopped process, which writes nothing for a while. That of a killed process is, at once."""
+    process, path = begin(checkpoint={"every": 0.2}), tmp_path / "a.h5"
+    until(lambda: is_locked(folder_of(path)))
+    process.send_signal(signal.SIGSTOP)
+    os.utime(path, (1e9, 1e9))
+    says = f"mpifl: output={path}: the run is still being written; expected one that has ended\n"
+    assert refused(*overwrite) == says
+    moved = path.rename(tmp_path / "moved.h5")
+    says = f"mpifl: output={path}: a.ckpt is still being written; expected a run that has ended\n"
+    assert refused(*overwrite) == says
+    moved.rename(path)
+    before = rows(path)
+    process.send_signal(signal.SIGCONT)
+    until(lambda: rows(path) > before)  # the run goes on
+    process.kill()
+    process.wait()
+    os.utime(path)
+    start = time.monotonic()
+    assert main(overwrite) == 0
+    assert time.monotonic() - start < WATCH_TIME and not capsys.readouterr().err
+    assert open_run(path).count("updates") == 20 and not folder_of(path).exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, 0], ids=["ENOLCK", "EOPNOTSUPP", "of one host"])
+def test_the_heartbeat_tells_where_locks_do_not(
+    begin: Any, overwrite: list[str], tmp_path: Path, shim: Callable[[int], dict[str, str]], number: int
+) -> None:
+    """Also of a run on another host, whose locks may not be seen here."""
+    path, environment = tmp_path / "a.h5", shim(number)
+    process = begin(environment)
+    words, elsewhere = [sys.executable, "-m", "mpifl", *overwrite], {**environment, "SLURMD_NODENAME": "elsewhere"}
+    options: dict[str, Any] = {"env": os.environ | elsewhere, "stderr": subprocess.PIPE, "text": True, "timeout": 60}
+    done = subprocess.run(words, **options)
+    says = f"mpifl: output={path}: the run is still being written; expected one that has ended\n"
+    assert done.returncode == 2 and done.stderr == says
+    process.kill()
+    process.wait()
+    start = time.monotonic()
+    done = subprocess.run(words, **options)
+    assert done.returncode == 0 and time.monotonic() - start > WATCH_TIME
+    assert done.stderr == f"mpifl: {path}: not written for 3 s, so its run has ended; file locks could not tell\n"
+    assert open_run(path).count("updates") == 20
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, long(errno.EOPNOTSUPP)], ids=["ENOLCK", "EOPNOTSUPP"])
+def test_a_file_system_without_locks(tmp_path: Path, shim: Callable[[int], dict[str, str]], number: int) -> None:
+    """A run, with checkpoints, and all that reads its file."""
+    path = tmp_path / "a.h5"
+    file = write(tmp_path, "a", job(AREA, SMALL, checkpoint={"updates": 20}, stop={"updates": 4000}))
+    commands = [["run", str(file), f"output={path}"], ["show", str(path)], ["replay", str(path)]]
+    code = f"import sys; from mpifl.cli import main; sys.exit(max(map(main, {commands})))"
+    options: dict[str, Any] = {"env": os.environ | shim(number), "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, **options)
+    assert done.returncode == 0 and not done.stderr, done
+    assert open_run(path).status == "completed" and sets(folder_of(path))
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+def test_locks(tmp_path: Path) -> None:
+    """Several may hold one; files and folders; it is gone with the process or when it is released."""
+    path = tmp_path / "file"
+    path.touch()
+    for target in (path, tmp_path):
+        assert is_locked(target) is False
+        one, other = Lock(target), Lock(target)
+        one.release()
+        one.release()
+        assert is_locked(target) is True
+        del other
+        assert is_locked(target) is False
+    assert is_locked(tmp_path / "none") is None
+    Lock(tmp_path / "none").release()
+
+
+def test_what_may_be_overwritten(overwrite: list[str], tmp_path: Path, refused: Callable[..., str]) -> None:
+    """It is replaced unless somebody has locked it. Plain h5py locks what it reads, which a completed run may be."""
+    path = tmp_path / "a.h5"
+    path.write_text("a note")
+    lock = Lock(path)
+    assert "another process has locked the file; choose another name, or wait for that process" in refused(*overwrite)
+    lock.release()
+    assert main(overwrite) == 0
+    with h5py.File(path):
+        assert is_locked(path) and main(overwrite) == 0

@@ -76,9 +76,7 @@ def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
         assert list(old.clients) == list(new.clients) and old.clients.on.isna().all() and (new.clients.on == 1).all()
         assert not old.module_state.entries
         assert list(old.client_evaluations) == list(new.client_evaluations) and len(old.client_evaluations) == 0
-        assert (
-            np.array_equal(old.model, new.model) and old.status == "completed" and (old.id, bool(new.id)) == ("", True)
-        )
+        assert np.array_equal(old.model, new.model) and old.status == "completed" and not old.id and new.id
 
 
 def test_an_old_file_is_shown(files: tuple[Path, Path]) -> None:

@@ -15,19 +15,9 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import tables as rows
 from mpifl.runfile import writer as writer_module
 from mpifl.runfile.run_lock import Lock
-from mpifl.runfile.tables import (
-    TABLES,
-    AggregationRow,
-    ClientEvaluationRow,
-    EvaluationRow,
-    EventRow,
-    LoggedRow,
-    MetricRow,
-    RowBlock,
-    UpdateRow,
-)
 from tests.checkpoint.sets import save
 from tests.runfile.test_writer import ATTRS, writer
 
@@ -37,13 +27,13 @@ COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "logged": 23, "cl
 
 def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
     for k in range(begin, end):
-        w.append(UpdateRow(k / 10, k % 3, k, k % 2, 1, 16, k / 3, 24, k / 7, k / 9))
-        w.append(AggregationRow(k / 10, k))
-        w.append(LoggedRow(k, -1, "nümber", k / 3))
-        w.append(EvaluationRow(k / 10, k, k // 2, train_loss=1 / (k + 1)))
-        w.extend([ClientEvaluationRow(k, k % 3, k / 50, k / 70)])
-        w.extend([MetricRow(k, f"mëtric {k}", k / 9)])
-        w.append(EventRow(k / 10, f"kind {k}", k % 3, f"tëxt {k}", k, k // 2))
+        w.append(rows.UpdateRow(k / 10, k % 3, k, k % 2, 1, 16, k / 3, 24, k / 7, k / 9))
+        w.append(rows.AggregationRow(k / 10, k))
+        w.append(rows.LoggedRow(k, -1, "nümber", k / 3))
+        w.append(rows.EvaluationRow(k / 10, k, k // 2, train_loss=1 / (k + 1)))
+        w.extend([rows.ClientEvaluationRow(k, k % 3, k / 50, k / 70)])
+        w.extend([rows.MetricRow(k, f"mëtric {k}", k / 9)])
+        w.append(rows.EventRow(k / 10, f"kind {k}", k % 3, f"tëxt {k}", k, k // 2))
 
 
 def resumed(path: Path, **changes: Any) -> RunWriter:
@@ -65,14 +55,14 @@ def resumed(path: Path, **changes: Any) -> RunWriter:
     return RunWriter.resumed(path, **(arguments | changes))
 
 
-def rows_of(path: Path, counts: Mapping[str, int], first: Mapping[str, int] | None = None) -> RowBlock:
+def rows_of(path: Path, counts: Mapping[str, int], first: Mapping[str, int] | None = None) -> rows.RowBlock:
     """Rows of a run file, by table and column, as a checkpoint has them."""
     with open_run(path) as run:
         return {
             table: {
                 name: run.rows(table, name, first[table] if first else 0, counts[table]) for name in columns.columns
             }
-            for table, columns in TABLES.items()
+            for table, columns in rows.TABLES.items()
         }
 
 
@@ -85,7 +75,7 @@ def attributes(path: Path, number: int) -> tuple[dict[str, Any], str]:
 
 def tables(path: Path) -> dict[str, pd.DataFrame]:
     with open_run(path) as run:
-        return {table: getattr(run, table) for table in TABLES}
+        return {table: getattr(run, table) for table in rows.TABLES}
 
 
 def ended(path: Path, how: str) -> dict[str, pd.DataFrame]:
@@ -126,6 +116,7 @@ def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str) -> None:
         assert run.clients.updates.tolist() == [8, 8, 7]
         for table, count in COUNTS.items():
             assert getattr(run, table).equals(before[table].iloc[:count]) and run.count(table) == count
+        assert run.checksums().rows == COUNTS and not run.checksums().wrong, "the blocks of the old file are cut"
     assert w.counts() == COUNTS
     fill(w, 23, 29)
     assert w.counts() == {table: count + 6 for table, count in COUNTS.items()}
@@ -138,60 +129,21 @@ def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str) -> None:
         assert run.clients.updates.tolist() == [10, 10, 9] and run.clients.state.tolist() == ["lost", "aside", "lost"]
         assert run.status == "completed" and run.model.tolist() == [1, 1, 1, 1] and run.model_version == 30
         assert not run.open_ended and run.id == first and run.attrs["started"] == started < run.attrs["finished"]
+        assert run.checksums().rows == w.counts() and not run.checksums().wrong
     assert os.listdir(tmp_path) == ["run.h5"]
 
 
-def test_resumed_again_and_from_the_beginning(tmp_path: Path) -> None:
-    ended(tmp_path / "run.h5", "failed")
-    first = resumed(tmp_path / "run.h5")
-    fill(first, 23, 40)
-    first.close("interrupted")
-    again = resumed(tmp_path / "run.h5", counts=dict.fromkeys(TABLES, 4))
-    again.close("interrupted")
-    assert [len(frame) for frame in tables(tmp_path / "run.h5").values()] == [4] * len(TABLES)
-    none = resumed(tmp_path / "run.h5", counts=dict.fromkeys(TABLES, 0), states=["live"] * 3, version=0)
-    assert none.id == first.id and not any(none.counts().values())
-    fill(none)
-    none.close("completed")
-    with open_run(tmp_path / "run.h5") as run:
-        assert len(run.updates) == 50 and run.clients.updates.tolist() == [17, 17, 16]
-
-
-def test_rows_of_other_clients_are_refused_and_the_old_file_stays(tmp_path: Path) -> None:
+def test_what_is_refused_leaves_the_old_file(tmp_path: Path) -> None:
+    """Rows of other clients; a file that could not be read, and that another process has resumed meanwhile."""
     path = tmp_path / "run.h5"
     ended(path, "failed")
-    before, rows = path.read_bytes(), rows_of(path, COUNTS)
-    rows["updates"]["client"][5] = 3
-    with pytest.raises(
-        ConfigError, match=r"^checkpoint=.*: it has rows of other clients; expected rows of clients 0 to 2"
-    ):
+    before, rows, says = path.read_bytes(), rows_of(path, COUNTS), "another process has resumed the run meanwhile"
+    with pytest.raises(ConfigError, match=f"^run file=.*{says}"):
+        resumed(path, rows=[rows], session=None, attrs=ATTRS, aside=tmp_path / "run.h5.damaged")
+    rows["updates"]["client"][5], says = 3, "it has rows of other clients; expected rows of clients 0 to 2"
+    with pytest.raises(ConfigError, match=f"^checkpoint=.*: {says}"):
         resumed(path, rows=[rows])
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
-
-
-@pytest.mark.parametrize("how", ["damaged", "missing"])
-def test_a_file_is_made_anew_where_the_old_one_cannot_be_read(tmp_path: Path, how: str) -> None:
-    """A damaged one keeps its bytes under another name. One that can be read again was resumed by another process."""
-    path, aside = tmp_path / "run.h5", tmp_path / "run.h5.damaged"
-    before = ended(path, "failed")
-    kept, session = attributes(path, 2)
-    arguments: dict[str, Any] = {"rows": [rows_of(path, COUNTS)], "session": None, "attrs": {**ATTRS, **kept}}
-    whole = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"^run file=.*another process has resumed the run meanwhile"):
-        resumed(path, **arguments, aside=aside)
-    assert path.read_bytes() == whole and os.listdir(tmp_path) == ["run.h5"]
-    path.unlink()
-    if how == "damaged":
-        path.write_bytes(whole[:5000])
-    with pytest.raises(ConfigError, match=r"^run file="):
-        resumed(path, **arguments | {"session": session})
-    resumed(path, **arguments, aside=aside if how == "damaged" else None).close("interrupted")
-    for table, frame in tables(path).items():
-        assert frame.equals(before[table].iloc[: COUNTS[table]])
-    with open_run(path) as run:
-        assert run.id == kept["id"] and run.attrs["session"] != session
-    assert sorted(os.listdir(tmp_path)) == ["run.h5", "run.h5.damaged"][: 1 + (how == "damaged")]
-    assert how == "missing" or aside.read_bytes() == whole[:5000]
 
 
 def test_the_old_file_stays_where_the_new_one_cannot_be_written(
@@ -213,10 +165,8 @@ def test_the_old_file_stays_where_the_new_one_cannot_be_written(
 def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, folder = tmp_path / "run.h5", tmp_path / "run.ckpt"
     save(folder, 3, size=10)
-    with pytest.raises(
-        ConfigError,
-        match=r"^output=.*: run.ckpt holds checkpoints of another run; choose another name, or overwrite=true",
-    ):
+    says = "run.ckpt holds checkpoints of another run; choose another name, or overwrite=true"
+    with pytest.raises(ConfigError, match=f"^output=.*: {says}"):
         writer(path)
     with pytest.raises(TypeError):
         writer(path, overwrite=True, attrs={"name": object()})
@@ -230,7 +180,7 @@ def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monk
     assert os.listdir(tmp_path) == ["run.h5"]
     save(folder, 1, size=10)
     w.close("interrupted")
-    resumed(path, counts=dict.fromkeys(TABLES, 0)).close("completed")
+    resumed(path, counts=dict.fromkeys(rows.TABLES, 0)).close("completed")
     assert len(os.listdir(folder)) == 3, "a run that resumes keeps its own"
 
 

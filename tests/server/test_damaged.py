@@ -1,4 +1,5 @@
 """Damaged, missing and foreign checkpoints and run files: what `mpifl resume` uses, refuses and says; full disks."""
+# ruff: noqa: F401, F811 - fixtures
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from mpifl.server.session import Session
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
-from tests.server.test_resume import EVERY, changed, finish_at_once, keep, kept, moved, mpifl, run  # noqa: F401
+from tests.runfile.test_writer import Mount, disk
+from tests.server.test_resume import EVERY, changed, finish_at_once, keep, kept, moved, mpifl, run
 from tests.tiers import long, parameters
 
 CASE = {**CASES["area-before"], "checkpoint": {"updates": EVERY}}
@@ -56,6 +58,7 @@ class Killed:
     whole: Path
     path: Path
     capsys: pytest.CaptureFixture[str]
+    refused: Callable[..., str]
 
     def resume(self, path: Path | None = None) -> str:
         """Resumes the killed run: it comes to the rows and the model of the complete one. What stderr says."""
@@ -65,13 +68,9 @@ class Killed:
         return self.capsys.readouterr().err
 
     def refuse(self, *says: str, path: Path | None = None) -> None:
-        """A resume is refused in one line, with exit code 2, and nothing is changed."""
+        """A resume is refused, and nothing is changed."""
         file = path or self.path
-        before = content(file.parent)
-        self.capsys.readouterr()
-        assert mpifl("resume", file) == 2
-        out, err = self.capsys.readouterr()
-        assert err.startswith("mpifl: ") and err.count("\n") == 1 and not out, err
+        before, err = content(file.parent), self.refused("resume", file)
         assert all(text in err for text in says), err
         assert content(file.parent) == before
 
@@ -80,10 +79,12 @@ class Killed:
 
 
 @pytest.fixture
-def killed(recorded: Path, tmp_path: Path, kept: list[Path], capsys: pytest.CaptureFixture[str]) -> Killed:  # noqa: F811
+def killed(
+    recorded: Path, tmp_path: Path, kept: list[Path], capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> Killed:
     shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
     kept += [tmp_path / f"kept-{k}/whole.h5" for k in range(len(list(tmp_path.glob("kept-*"))))]
-    return Killed(tmp_path / "whole.h5", kept[2], capsys)
+    return Killed(tmp_path / "whole.h5", kept[2], capsys, refused)
 
 
 # -- damaged checkpoints -----------------------------------------------------------------------------------------------
@@ -132,13 +133,6 @@ def test_a_missing_segment_is_written_again_from_the_run_file(killed: Killed) ->
     killed.resume(both)
 
 
-def test_a_newer_checkpoint(killed: Killed) -> None:
-    """The message names its format; the checkpoint before, which can be read, is used."""
-    manifest = killed.checkpoint("json")
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": FORMAT + 1}))
-    assert "checkpoint 3 is of a newer format" in killed.resume()
-
-
 def test_a_resume_that_cannot_read_its_part(killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error's key is that of the checkpoint."""
     clients = Checkpoint.clients
@@ -148,8 +142,7 @@ def test_a_resume_that_cannot_read_its_part(killed: Killed, monkeypatch: pytest.
         return clients(self, rank, wanted)
 
     monkeypatch.setattr(Checkpoint, "clients", gone)
-    assert mpifl("resume", killed.path) == 2
-    assert killed.capsys.readouterr().err.startswith(f"mpifl: checkpoint={killed.checkpoint('rank1')}: ")
+    assert killed.refused("resume", killed.path).startswith(f"mpifl: checkpoint={killed.checkpoint('rank1')}: ")
 
 
 # -- what is not resumed -----------------------------------------------------------------------------------------------
@@ -171,11 +164,29 @@ def test_what_is_no_unfinished_run_of_this_version(killed: Killed) -> None:
     killed.refuse("run the job again, which starts it anew")
 
 
+def test_the_command_of_an_unfinished_run(killed: Killed) -> None:
+    """The run goes on from its checkpoint; without one it starts anew, and its file is kept. Another job's is in the
+    way."""
+    file = killed.path.parents[1] / "whole.yaml"
+    anew = moved(killed.path, killed.path.parent / "anew")
+    shutil.rmtree(folder_of(anew))
+    before = anew.read_bytes()
+    for path in (killed.path, anew):
+        assert f"output={path}: " in killed.refused("run", file, f"output={path}", "seed=1")
+        assert mpifl("run", file, f"output={path}") == 0
+        assert not differing(killed.whole, path, but=("events",))
+        with open_run(path) as run_:
+            assert run_.events.kind.tolist().count("resumed") == (path != anew)
+    assert anew.with_name("whole.h5.unfinished").read_bytes() == before
+    assert not killed.path.with_name("whole.h5.unfinished").exists()
+
+
 @pytest.mark.damaged
 def test_a_run_that_goes_on(killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file is locked; without locks it is written to all the time, also where nobody can read it."""
     lock, says = Lock(killed.path), "the run is still being written; expected one that has ended"
     killed.refuse(says)
+    assert says in killed.refused("run", killed.path.parents[1] / "whole.yaml", f"output={killed.path}")
     lock.release()
     monkeypatch.setattr(run_lock, "is_locked", lambda path: None)
     with touched(killed.path):
@@ -217,9 +228,8 @@ def test_two_resumes_at_once(killed: Killed, monkeypatch: pytest.MonkeyPatch) ->
 
     found: dict[Path, bytes] = {}
     monkeypatch.setattr(RunWriter, "resumed", other)
-    assert mpifl("resume", killed.path) == 2
     says = "another process has resumed the run meanwhile; resume it again when that has ended\n"
-    assert killed.capsys.readouterr().err.endswith(says)
+    assert killed.refused("resume", killed.path).endswith(says)
     assert found == content(folder)
 
 
@@ -251,7 +261,7 @@ def test_a_checkpoint_that_comes_back(killed: Killed, monkeypatch: pytest.Monkey
     assert (undone in killed.resume()) != removed
 
 
-def test_a_set_that_a_later_session_undid_is_not_used(killed: Killed, kept: list[Path]) -> None:  # noqa: F811
+def test_a_set_that_a_later_session_undid_is_not_used(killed: Killed, kept: list[Path]) -> None:
     """A process resumed from checkpoint 2 and wrote 3; then the 4 of the process before it is there again."""
     later = moved(kept[3], killed.path.parent / "later")  # it has 3 and 4 of the first process
     killed.checkpoint("rank1").unlink()
@@ -375,20 +385,8 @@ def test_checkpoints_go_on_when_files_are_lost_in_mid_run(
         assert np.concatenate(rows).tolist() == file.updates.client[: 4 * EVERY].tolist()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 5 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
-    if os.getuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a disk can only be mounted by root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def test_a_full_disk(
-    tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: Mount, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run continues without the checkpoints that do not fit, and says so; none leaves its parts behind."""
     finish_at_once(monkeypatch)
@@ -396,7 +394,7 @@ def test_a_full_disk(
     case = job({**AREA, "trigger": {"every": 2}}, large, checkpoint={"updates": 3})
     whole = run(tmp_path, "whole", {**case, "checkpoint": {}})
     capsys.readouterr()
-    made, why = small_disk / "made.h5", "No space left on device"
+    made, why = disk(5 << 10) / "made.h5", "No space left on device"
     assert mpifl("run", write(tmp_path, "made", case), f"output={made}") == 0
     out, err = capsys.readouterr()
     with open_run(made) as file:

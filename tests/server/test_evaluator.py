@@ -1,4 +1,5 @@
 """What an evaluation records: the metrics of the global model, and those of the clients' own models."""
+# ruff: noqa: F401, F811 - fixtures
 
 from __future__ import annotations
 
@@ -20,145 +21,15 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.config.job import Evaluate, Keep, Stop
 from mpifl.objective import Objective, Vector
-from mpifl.problems import Problem, load, objective
+from mpifl.problems import Problem, ProblemConfig, load, objective
+from mpifl.runfile import Run
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
+from tests.mpi.cases import EXPONENTIAL
+from tests.mpi.files import differing
 from tests.quadratic_runs import Quadratic, close
-
-FIRST = np.array([0.2, 0.4, 0.6, nan])  # the first model's accuracies; the last client has no test rows
-NEW = np.full(4, nan)  # nobody was heard
-
-
-class Fake:
-    """A problem with known metrics, and what was recorded of it."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-        self.asked = 0
-        self.clients: list[ClientEvaluationRow] = []
-
-    def begin_evaluation(self, version: int) -> None: ...
-
-    def evaluate(self, x: Vector, training: bool = True) -> dict[str, float]:
-        return {"train_loss": 2.0 if training else nan, "test_loss": 3.0, "test_accuracy": 0.5}
-
-    def gradient(self, x: Vector) -> np.ndarray:
-        self.asked += 1
-        return 4 * np.abs(x)
-
-    def evaluate_with_clients(self, x: Vector, training: bool = True) -> tuple[dict[str, float], np.ndarray]:
-        return {**self.evaluate(x, training), "client_accuracy_mean": 0.4}, FIRST
-
-    def extend(self, rows: list[ClientEvaluationRow]) -> None:
-        self.clients += rows
-
-    def append(self, row: EvaluationRow) -> None:
-        assert row.age == 0
-        known = row._replace(age=nan)._asdict()
-        self.rows.append({name: value for name, value in list(known.items())[3:] if not isnan(value)})
-
-    def initial(self, seed: int) -> None: ...
-
-    def client_accuracies(self, x0: None) -> np.ndarray:
-        return self.first
-
-    def counts(self) -> dict[str, int]:
-        return {"evaluations": self.earlier}
-
-    def look(
-        self, *personal: np.ndarray | None, x: float = 1.0, first: np.ndarray = NEW, earlier: int = 0,
-        penalty: Callable[[Vector], float] = lambda x: 0.0, mapping: Any = lambda x, gradient: None, **evaluate: Any,
-    ) -> list[dict[str, float]]:  # fmt: skip
-        """The rows of evaluations with these personal accuracies, after `earlier` ones; first: the first model's."""
-        self.first, self.earlier = first, earlier
-        job: Any = SimpleNamespace(
-            seed=0, algorithm=SimpleNamespace(penalty=penalty, gradient_mapping=mapping), keep=Keep(),
-            stop=Stop(time=1), evaluate=Evaluate(updates=1, **evaluate),
-        )  # fmt: skip
-        evaluator = Evaluator(self, self, job, deterministic=True)  # type: ignore[arg-type]
-        for k, known in enumerate(personal):
-            evaluator(EvaluationRequest(float(k), k, k, np.array([x, -x]), known))
-        evaluator.close()
-        assert evaluator.latest == self.rows[-1]
-        return self.rows
-
-
-def test_a_penalty_belongs_to_the_training_loss() -> None:
-    (row,) = Fake().look(None, x=3.0, penalty=lambda x: 0.5 * float(np.abs(x).sum()))
-    assert row == {"train_loss": 5.0, "test_loss": 3.0, "test_accuracy": 0.5}
-    (row,) = Fake().look(None, penalty=lambda x: np.inf)
-    assert row["train_loss"] == np.inf
-
-
-def test_the_training_loss_at_every_third_evaluation() -> None:
-    """Counted from the first evaluation of the run, 4 of which an earlier session made; likewise the gradient."""
-    fake = Fake()
-    rows = fake.look(*[None] * 6, train_every=3, gradient=True, earlier=4)
-    assert [k for k, row in enumerate(rows, 4) if "train_loss" in row] == [6, 9] and fake.asked == 2
-    assert all(row["test_accuracy"] == 0.5 for row in rows)
-
-
-@pytest.mark.parametrize("data", ["digits", None])
-def test_evaluations_without_the_training_loss_are_otherwise_the_same(data: str | None, tmp_path: Path) -> None:
-    problem = {"data": data, "clients": 5} if data else {"clients": 5, "model": "quadratic"}
-    made = [
-        job(tmp_path / f"{k}.h5", {"name": "fedavg"}, problem=problem, evaluate={"updates": 4, "train_every": k})
-        for k in (1, 3)
-    ]
-    every, third = (mpifl.run(each).evaluations for each in made)
-    assert third.train_loss.notna().tolist() == [k % 3 == 0 for k in range(len(every))]
-    assert third.train_loss.dropna().equals(every.train_loss[::3])
-    assert third.drop(columns="train_loss").equals(every.drop(columns="train_loss"))
-
-
-def test_a_client_not_heard_from_counts_with_the_first_model() -> None:
-    """A client counts with its accuracy under the first model until its first update; 0.5, 0.4, 1.0 are 0.4, 0.5, 1.0
-    in order."""
-    (row,) = Fake().look(np.array([0.5, nan, 1.0, nan]), first=FIRST)
-    found = {name.removeprefix("personal_accuracy_"): v for name, v in row.items() if name.startswith("personal")}
-    assert found == pytest.approx({"mean": 1.9 / 3, "q25": 0.45, "median": 0.5, "q75": 0.75, "best": 1.9 / 3})
-    (row,) = Fake().look(NEW, first=FIRST)
-    assert row["personal_accuracy_mean"] == pytest.approx(0.4) and row["personal_accuracy_q75"] == pytest.approx(0.5)
-
-
-def test_a_client_without_test_rows_does_not_count() -> None:
-    """It has no accuracy, not even under the first model; if no client has test rows, there is no metric."""
-    (row,) = Fake().look(np.array([1.0, 1.0, 1.0, nan]), first=FIRST)
-    assert row["personal_accuracy_mean"] == row["personal_accuracy_q25"] == 1.0
-    rows = Fake().look(NEW, np.array([0.5, nan, nan, nan]), first=np.full(4, nan))
-    assert "personal_accuracy_mean" not in rows[0] and rows[1]["personal_accuracy_mean"] == 0.5
-
-
-# -- from the clients to the run file ----------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Counts(FedAvg):
-    """FedAvg with a personal model of one entry: how many contacts the client has had."""
-
-    personal_models = True
-
-    def init_client(self, x0: Vector, i: int) -> State:
-        return State(contacts=0)
-
-    def train(self, client: State, message: Message, objective: Objective) -> Update:
-        client.contacts += 1
-        return super().train(client, message, objective)
-
-    def personal_model(self, client: State) -> Vector:
-        return np.array([float(client.contacts)])
-
-
-class WithRows(Quadratic):
-    def accuracy(self, x: Vector) -> float:
-        return float(x[0]) / 8
-
-
-def test_a_contact_ends_with_a_test_of_the_personal_model() -> None:
-    """The model after the contact is tested on the client's own rows; a method without personal models is not asked."""
-    one = np.ones(1)
-    worker = Worker(Counts(), one, {3: WithRows(one, 2 * one)})  # type: ignore[dict-item]
-    assert [worker.train(3, Message((one,))).accuracy for _ in range(3)] == [1 / 8, 2 / 8, 3 / 8]
-    assert isnan(Worker(FedAvg(), one, {3: Quadratic(one, one)}).train(3, Message((one,))).accuracy)  # type: ignore[dict-item]
+from tests.server.test_resume import kept
 
 
 def job(path: Path, algorithm: dict[str, Any], **more: Any) -> mpifl.Job:
@@ -172,6 +43,27 @@ def job(path: Path, algorithm: dict[str, Any], **more: Any) -> mpifl.Job:
     return mpifl.load_job({**base, **more})
 
 
+@pytest.mark.parametrize("data", ["digits", None])
+def test_training_loss_and_gradient_at_every_third_evaluation(
+    data: str | None, tmp_path: Path, kept: list[Path]
+) -> None:
+    """Counted from the first evaluation of the run, 4 of which an earlier session made; the rest is the same."""
+    problem = {"data": data, "clients": 5} if data else {"clients": 5, "model": "quadratic"}
+    made = {}
+    for k in (1, 3):
+        more: dict[str, Any] = {"evaluate": {"updates": 4, "train_every": k, "gradient": True}, "stop": {"updates": 24}}
+        more["checkpoint"] = {"updates": 14}
+        made[k] = mpifl.run(job(tmp_path / f"{k}.h5", {"name": "fedavg"}, problem=problem, **more)).path
+    every, third = (open_run(path).evaluations for path in made.values())
+    sparse = ["train_loss", "gradient_norm"]
+    for name in sparse:
+        assert third[name].notna().tolist() == [k % 3 == 0 for k in range(len(every))]
+        assert third[name].dropna().equals(every[name][::3])
+    assert third.drop(columns=sparse).equals(every.drop(columns=sparse))
+    mpifl.resume(kept[1]).close()
+    assert not differing(made[3], kept[1], but=("events",))
+
+
 def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
     """APFL with alpha = 1 is plain descent of every client, so its model after k contacts is known.
 
@@ -179,8 +71,10 @@ def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
     """
     path = tmp_path / "run.h5"
     section = {"name": "apfl", "mixing": 1.0, "step_size": 1.0, "local_steps": 2, "cohort": 3}
-    made = job(path, section, stop={"time": 60}, evaluate={"every": 0.75})
-    made = replace(made, problem=replace(made.problem, batch_size=2))  # steps so rough that accuracies fall as well
+    # Steps so rough that accuracies fall as well, and a client with too few rows to be tested.
+    rough = {"clients": 5, "partition": {"name": "dirichlet", "alpha": 0.1}, "test_split": 0.06, "batch_size": 2}
+    rough["dtype"] = "float64"
+    made = job(path, section, stop={"time": 60}, evaluate={"every": 0.75}, problem=rough)
     mpifl.run(made).close()
     problem = load(made.problem)
     x0 = problem.initial(2)
@@ -210,7 +104,10 @@ def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
         rows = run.evaluations
         assert rows.personal_accuracy_mean.nunique() > 5 and (np.diff(rows.personal_accuracy_mean) < 0).any()
         assert rows.personal_accuracy_mean[0] == rows.client_accuracy_mean[0], "all have the first model"
+        assert not all(len(shard) > 2 for shard in mine), "who has no test rows does not count"
         close(rows.client_accuracy_mean.iloc[-1], np.nanmean([accuracy(run.model, i) for i in range(5)]))
+    nobody = mpifl.run(job(tmp_path / "nobody.h5", section, problem={"clients": 5})).evaluations
+    assert nobody.filter(like="personal").isna().all(axis=None), "no client has test rows"
 
 
 def test_accuracies_by_client_in_the_run_file(tmp_path: Path) -> None:
@@ -259,6 +156,9 @@ def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:
         v = x - 0.1 * gradient
         close(last.gradient_mapping, np.linalg.norm(x - np.sign(v) * np.maximum(np.abs(v) - 0.002, 0)) / 0.1)
         assert np.abs(x).sum() > 1 and run.evaluations.gradient_norm.nunique() > 1
+    section["regulariser"] = {"name": "box", "low": 0.001}
+    outside = mpifl.run(job(tmp_path / "outside.h5", section, clock=clock)).evaluations
+    assert outside.train_loss[0] == np.inf and np.isfinite(outside.train_loss.iloc[-1]), "the penalty is infinite"
 
 
 def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
@@ -278,3 +178,52 @@ def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
         reached = run.evaluations.test_accuracy >= 0.18
         assert reached.iloc[-1] and not reached.iloc[:-1].any()
         assert len(run.updates) == run.evaluations.updates.iloc[-1] > 0
+
+
+# -- modules that draw in evaluation too: draws belong to the seed and the model's version -----------------------------
+def noisy(rows: int = 40) -> Any:
+    """w x and noise, also in evaluation."""
+    import torch
+
+    class Noisy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Any) -> Any:
+            return self.w * x + torch.randn_like(x)
+
+    data = [torch.utils.data.TensorDataset(torch.zeros(rows, 2), torch.full((rows, 2), 0.5)) for _ in range(3)]
+    return Noisy(), torch.nn.functional.mse_loss, data, data[0]
+
+
+def draws(path: Path, **more: Any) -> Run:
+    problem = {"entry": f"{__name__}:noisy", "batch_size": 4, **more.pop("problem", {})}
+    keys = {"problem": problem, "stop": {"updates": 24}, "evaluate": {"updates": 6}, "clock": EXPONENTIAL, **more}
+    return mpifl.run(job(path, {"name": "fedavg", "local_steps": 3, "step_size": 0.1}, **keys))
+
+
+def test_neither_evaluations_nor_training_change_the_others_draws(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    often, rarely = draws(tmp_path / "often.h5", evaluate={"updates": 3}), draws(tmp_path / "rarely.h5")
+    again = draws(tmp_path / "again.h5", evaluate={"updates": 3})
+    for other in (rarely, again):
+        np.testing.assert_array_equal(often.updates.norm, other.updates.norm)
+        np.testing.assert_array_equal(often.model, other.model)
+    columns = ["train_loss", "test_loss"]
+    np.testing.assert_array_equal(often.evaluations[columns], again.evaluations[columns])
+    few = rarely.evaluations.set_index("version")[columns]
+    np.testing.assert_array_equal(often.evaluations.set_index("version").loc[few.index, columns], few)
+    assert often.evaluations.test_loss.nunique() == 9  # of nine versions
+    other = draws(tmp_path / "seed.h5", seed=1)
+    assert other.evaluations.test_loss[0] != often.evaluations.test_loss[0], "the model is the same"
+    assert often.evaluations.test_loss[0] == pytest.approx(5 / 4, abs=0.6)  # E (noise - 1/2)^2, of 80 rows' noise
+
+
+def test_draws_of_a_replay_and_under_the_real_clock(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    options = {"torch": {"batched": False, "deterministic": True, "threads": 1}}
+    first = draws(tmp_path / "real.h5", clock={"mode": "real"}, problem=options)
+    again = mpifl.replay(first.path, output=str(tmp_path / "again.h5"), trust=True)
+    np.testing.assert_array_equal(first.model, again.model)
+    np.testing.assert_array_equal(first.evaluations.test_loss, again.evaluations.test_loss)

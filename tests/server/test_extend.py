@@ -1,10 +1,7 @@
-"""A completed run goes on to a later end; a run that ended without a checkpoint starts anew by the same command."""
+"""A completed run goes on to a later end."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +15,8 @@ from mpifl.cli import main
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, SMALL, job
 from tests.mpi.conftest import write
-from tests.mpi.files import consumed, differing
+from tests.mpi.files import differing
+from tests.server.test_reports import check_times
 from tests.tiers import parameters
 
 QUADRATIC = {"clients": 2, "model": {"name": "quadratic", "dim": 3}, "dtype": "float64"}
@@ -94,6 +92,7 @@ def test_a_run_in_real_time_goes_on_from_the_checkpoint_at_its_end_alone(
     assert command("resume", path, "stop.updates=45") == 0
     with mpifl.open_run(path) as run:
         assert len(run.updates) == 45 and run.updates[:20].equals(first)
+        check_times(run)
     assert replayed(path)
     assert command("run", file, f"output={other}", "checkpoint.end=false") == 0
     says = "the completed run has no checkpoint at its end; expected a run with checkpoint.end: true"
@@ -140,41 +139,6 @@ def test_checkpoints_by_wall_time(tmp_path: Path) -> None:
     saved = run.events[run.events.kind == "checkpoint"]
     assert 1 <= len(saved) <= seconds / 0.1
     assert "checkpoint" not in set(mpifl.run(task, output=tmp_path / "default.h5").events.kind)
-
-
-@pytest.mark.long
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew_by_the_same_command(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    """Its file is kept. A run with a checkpoint goes on instead, and one of another job is in the way."""
-    path = tmp_path / "area.h5"
-    file = write(tmp_path, "area", job(AREA, SMALL, clock=REAL, stop={"updates": 100000}, evaluate={"updates": 50}))
-    words = [sys.executable, "-m", "mpifl", "run", str(file), f"output={path}", "-q"]
-
-    def until(number: signal.Signals, kept: Path | None = None) -> int:
-        """A run that gets a signal once it has more updates, and the earlier file its new name; its exit code."""
-        earlier, end = 0 if kept else consumed(path), time.monotonic() + 60
-        process = subprocess.Popen(words, cwd=tmp_path)
-        while (kept and not kept.exists()) or consumed(path) <= earlier:
-            assert time.monotonic() < end and process.poll() is None
-            time.sleep(0.02)
-        assert "still being written" in refused("run", file, f"output={path}")
-        process.send_signal(number)
-        return process.wait()
-
-    assert until(signal.SIGKILL) == -9
-    before = path.read_bytes()
-    refused("run", file, f"output={path}", "seed=1", "stop={updates: 9}")  # another job
-    refused("resume", path)
-    kept = path.with_name("area.h5.unfinished")
-    assert until(signal.SIGTERM, kept) == 143
-    assert kept.read_bytes() == before
-    with mpifl.open_run(path) as run:
-        assert run.status == "interrupted"
-        count = len(run.updates)
-    assert until(signal.SIGTERM) == 143
-    with mpifl.open_run(path) as run:
-        assert len(run.updates) > count and run.events.kind.tolist().count("resumed") == 1
 
 
 def test_a_failed_run_is_not_in_the_way_of_the_mended_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

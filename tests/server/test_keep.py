@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import numpy as np
 import pytest
 
 import mpifl
+from mpifl.algorithms.base import Message, State, Update
+from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.cli import main
+from mpifl.objective import Objective
 from mpifl.server.evaluator import Watch
+from mpifl.tools.export.scalars import Scalars, points
 from tests.mpi.files import differing
 from tests.server.test_resume import kept  # noqa: F401 - a fixture
 
@@ -101,19 +106,6 @@ def test_a_run_ends_when_its_metric_no_longer_gets_better(tmp_path: Path, evalua
     assert not differing(made.path, mpifl.replay(made.path).path)
 
 
-def test_a_plateau_counts_the_evaluations_that_measure_its_metric(tmp_path: Path) -> None:
-    """The training loss at every second evaluation: the run ends at the second measured one after the best."""
-    every = {"updates": 4, "train_every": 2}
-    whole = mpifl.run(job(tmp_path / "a.h5", evaluate=every, stop={"updates": 72})).evaluations.train_loss.tolist()
-    assert np.isnan(whole[1::2]).all()
-    measured = whole[::2]
-    ends = 2 * next(k for k in range(len(measured)) if k - int(np.argmin(measured[: k + 1])) >= 2)
-    plateau = {"metric": "train_loss", "evaluations": 2}
-    made = mpifl.run(job(tmp_path / "b.h5", evaluate=every, stop={"updates": 72, "plateau": plateau}))
-    assert 4 < len(made.evaluations) == ends + 1 < len(whole)
-    assert main(["verify", str(made.path)]) == 0
-
-
 def test_a_run_in_real_time_ends_too(tmp_path: Path) -> None:
     clock = {"mode": "real", "delay": {"name": "exponential", "rate": 500}}
     stop = {"time": 30, "plateau": {"metric": "validation_loss", "evaluations": 2}}
@@ -135,3 +127,101 @@ def test_what_cannot_choose_a_model_is_refused(tmp_path: Path, change: str, says
     with pytest.raises(mpifl.ConfigError) as refused:
         mpifl.load_job(job(tmp_path / "a.h5", problem={**PROBLEM, "validation_split": None}), change)
     assert str(refused.value).startswith(says)
+
+
+# -- numbers that a method logs: in the run file, its frames, reports and TensorBoard ----------------------------------
+@dataclass(frozen=True)
+class Logging(FedBuff):
+    """Logs gamma = 1/(1 + staleness) of each update that has any staleness, and delta = ||x||^2 of each model."""
+
+    wrong: str = ""
+    """where it logs what it should not"""
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        super().receive(server, i, update, staleness)
+        if staleness:
+            server.log(gamma=1 / (1 + staleness))
+        if self.wrong == "column":
+            server.log(norm=1.0)
+        if self.wrong == "array":
+            server.log(gamma=np.ones(3))
+
+    def aggregate(self, server: State) -> None:
+        super().aggregate(server)
+        server.log(delta=server.x @ server.x, beta=np.float32(2))
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        if self.wrong == "client":
+            client.log(gamma=1.0)
+        return super().train(client, message, objective)
+
+
+def logging(path: Path, **more: Any) -> dict[str, Any]:
+    algorithm = {"name": f"{__name__}:Logging", "step_size": 0.1, "trigger": {"every": 3}}
+    algorithm |= more.pop("algorithm", {})
+    return {
+        **job(path), "seed": 4, "algorithm": algorithm, "stop": {"updates": 20},
+        "problem": {"model": "quadratic", "clients": 5},
+        "clock": {"mode": "virtual", "delay": {"name": "exponential", "rate": 10, "spread": 0.5}}, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mpifl.run(logging(tmp_path_factory.mktemp("logged") / "a.h5")).path
+
+
+def test_numbers_are_rows_and_columns(logged: Path) -> None:
+    """gamma of each stale update is in its row; of an evaluation it is that of the last stale update before it."""
+    with mpifl.open_run(logged) as run:
+        updates, made, evaluations = run.updates, run.aggregations, run.evaluations
+        gamma = np.where(updates.staleness > 0, 1 / (1 + updates.staleness), np.nan)
+        assert np.array_equal(updates.gamma, gamma, equal_nan=True) and "delta" not in updates
+        assert made.beta.tolist() == [2.0] * len(made) and list(made)[-2:] == ["delta", "beta"]
+        assert run.logged.name.tolist().count("gamma") == np.isfinite(gamma).sum() > 3
+        assert made.delta.iloc[-1] == run.model @ run.model
+        for row in evaluations.itertuples():
+            known = gamma[: row.updates][np.isfinite(gamma[: row.updates])]
+            assert np.array_equal(row.gamma, known[-1] if len(known) else np.nan, equal_nan=True)
+            last = made.delta.iloc[row.version - 1] if row.version else np.nan
+            assert np.array_equal(row.delta, last, equal_nan=True)
+    assert main(["verify", "--replay", "--trust", str(logged)]) == 0
+
+
+def test_tensorboard_has_the_last_number_before_each_evaluation(logged: Path) -> None:
+    with mpifl.open_run(logged) as run:
+        found = [*points(run, Scalars())]
+        rows = run.evaluations[run.evaluations.updates > 0].drop_duplicates("updates")
+    assert [point.step for point in found] == [0, *rows.updates]
+    for name in ("gamma", "delta"):
+        values = [point.values.get(f"logged/{name}", np.nan) for point in found[1:]]
+        assert np.array_equal(values, rows[name], equal_nan=True)
+
+
+def test_a_report_shows_them(logged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(logged), "--columns", "gamma,delta", "--figures", "delta", "--out", str(tmp_path)]) == 0
+    with mpifl.open_run(logged) as run:
+        assert f"{run.evaluations.delta.iloc[-1]:.3g}" in capsys.readouterr().out
+    assert (tmp_path / "delta.png").exists()
+    assert main(["report", str(logged), "--columns", "gama"]) == 2
+    assert "columns=gama: unknown; expected one of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ("column", ValueError, "norm is logged, the name of a column of the run file; choose another name"),
+        ("array", TypeError, "gamma"),
+        ("client", mpifl.RunFailed, "only the server's rules after init_server can log numbers"),
+    ],
+)
+def test_what_cannot_be_logged_is_an_error(tmp_path: Path, wrong: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        mpifl.run(logging(tmp_path / "a.h5", algorithm={"wrong": wrong}))
+
+
+def test_a_resumed_run_has_the_numbers_of_the_whole_run(logged: Path, kept: list[Path], tmp_path: Path) -> None:  # noqa: F811
+    made = mpifl.run(logging(tmp_path / "a.h5", checkpoint={"updates": 7}))
+    assert not differing(logged, made.path, but=("events",)) and len(kept) == 2
+    mpifl.resume(kept[1], trust=True).close()
+    assert not differing(logged, kept[1], but=("events",))

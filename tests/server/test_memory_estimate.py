@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 
 import mpifl
 from mpifl import ConfigError
+from mpifl.cli import main
 from mpifl.config.job import Job
+from mpifl.config.read import job_to_dict
 from mpifl.server.memory_estimate import (
     OBJECT_BYTES,
     array_bytes,
@@ -22,10 +25,11 @@ from mpifl.server.memory_estimate import (
     problem_size,
     small_kept_vectors,
 )
+from mpifl.server.start import run_server
 from mpifl.transport.handshake import Hello
 
 GB = 10**9
-AREA = {"name": "area", "step_size": 0.1}
+AREA, TRACE = {"name": "area", "step_size": 0.1}, {"name": "trace", "path": "none.csv"}
 
 
 def job(tmp_path: Path, clients: int, dim: int, algorithm: dict[str, Any] = AREA, **keys: Any) -> Job:
@@ -92,23 +96,14 @@ def test_a_host_is_asked_for_the_sum_of_its_ranks(tmp_path: Path) -> None:
     check_memory(all_the_same, size, [hello("a", one), hello("a", one)])
 
 
-def test_a_run_without_room_is_refused_in_one_line(tmp_path: Path) -> None:
-    output = tmp_path / "refused.h5"
-    words = [
-        "run", "jobs/quickstart.yaml", f"output={output}", "stop={updates: 5}",
-        "problem={model: {name: quadratic, dim: 1000000}, clients: 100000000}",
-        "algorithm={name: fedavg, cohort: 10}",
-    ]  # fmt: skip
-    out = subprocess.run([sys.executable, "-m", "mpifl", *words], capture_output=True, text=True, timeout=60)
-    assert out.returncode == 2
-    (line,) = out.stderr.splitlines()
+def test_a_run_without_room_is_refused_in_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:
+    output, vast = tmp_path / "refused.h5", "problem={model: {name: quadratic, dim: 1000000}, clients: 100000000}"
+    line = refused("run", "jobs/quickstart.yaml", f"output={output}", vast, "algorithm={name: fedavg, cohort: 10}")
     assert "memory=" in line and "memory.check=false" in line
     assert not output.exists()
 
 
 def test_check_prints_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
-    from mpifl.cli import main
-
     assert main(["check", "jobs/quickstart.yaml"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("# memory: ") and "in one process" in last and "free here: " in last
@@ -134,8 +129,6 @@ print(json.dumps([base, need, peak]))
 
 def measured(each: Job) -> tuple[int, int, int]:
     """Bytes of the process before the run, the estimate, and the peak of the process."""
-    from mpifl.config.read import job_to_dict
-
     out = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(job_to_dict(each))], capture_output=True, text=True, timeout=600
     )
@@ -207,3 +200,23 @@ def test_the_memory_of_arrays_is_that_of_values_not_of_classes() -> None:
     holder = type("Holder", (), {})()
     holder.parts = [shared, shared[1:], torch.Tensor, {"t": torch.zeros(5)}]
     assert array_bytes([holder]) == 3 * 8 + 5 * 4
+
+
+# -- refused before the data are loaded --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({}, "output"),
+        ({"clock": {"mode": "virtual", "delay": TRACE}}, "clock.delay.path"),
+        ({"clock": {"mode": "virtual", "delay": {"name": "fixed", "seconds": [1, 2]}}}, "clock.delay.seconds"),
+        ({"clock": {"mode": "virtual", "availability": {**TRACE, "after": "off"}}}, "clock.availability.path"),
+        ({"evaluate": {"updates": 4, "metrics": ["nowhere:metric"]}, "problem": {"clients": 4}}, "evaluate.metrics"),
+    ],
+)
+def test_no_data_are_loaded(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
+    loaded: list[object] = []
+    if key == "output":
+        (tmp_path / "memory.h5").write_text("precious")
+    with pytest.raises(ConfigError) as refused:
+        run_server(job(tmp_path, 4, 3, **changes), load=loaded.append)  # type: ignore[arg-type]
+    assert refused.value.key == key and not loaded

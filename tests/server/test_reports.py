@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import signal
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ import numpy as np
 import pytest
 
 import mpifl
+from mpifl import Run, open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.cli import main
@@ -212,3 +216,81 @@ def test_a_resumed_run_names_the_first_refusal_of_all_its_sessions(
     Path("resumed").touch()
     with pytest.raises(RunFailed, match=r"the first refusal: client \d: the update is not finite"):
         mpifl.resume(tmp_path / "refused.h5", trust=True)
+
+
+# -- a server that cannot keep up in real time: when its run ends, what its rows and the last line say -----------------
+CLIENTS = 2
+
+
+def late_job(folder: Path, **more: Any) -> Path:
+    content = {"clock": {"mode": "real"}, "problem": {"clients": CLIENTS}, "output": str(folder / "late.h5"), **more}
+    return write(folder, "late", job({"name": "area", "trigger": {"every": 2}}, content.pop("problem"), **content))
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[int, float]) -> None:
+    """Contacts of this length, by round."""
+    train = Area.train
+
+    def waiting(self: Area, client: State, message: Message, objective: Objective) -> Update:
+        time.sleep(seconds.get(message.round, 0.0))
+        return train(self, client, message, objective)
+
+    monkeypatch.setattr(Area, "train", waiting)
+
+
+def check_times(run: Run) -> None:
+    """No row of a run is earlier than an update or an aggregation that it reflects; times never decrease."""
+    updates, aggregations, evaluations = run.updates, run.aggregations, run.evaluations
+    for frame in (updates, aggregations, evaluations):
+        assert frame.time.is_monotonic_increasing
+    for row in evaluations.itertuples():
+        assert row.updates == 0 or row.time >= updates.time[row.updates - 1]
+        assert row.version == 0 or row.time >= aggregations.time[row.version - 1]
+        assert row.updates == len(updates) or row.time <= updates.time[row.updates]
+    assert np.all(aggregations.time >= updates.time[aggregations.updates - 1].to_numpy())
+    assert evaluations.age.between(0, evaluations.time).all()
+
+
+FIXED = {"mode": "real", "delay": {"name": "fixed", "seconds": 0.1}}
+NOTHING = r"\A((?!overloaded|contacts took)[\s\S])*\Z"
+OVERLOADED = r"the server was overloaded: evaluations up to \d\.\d s late \(use a longer evaluate.every than 0.05 s or "
+CONTACTS = "contacts took .* s where the delay model says 0.1 s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "more", "says"),
+    [
+        ({1: 0.2}, {"clock": {**FIXED, "mode": "virtual"}}, NOTHING),  # is never late
+        ({}, {"clock": FIXED}, NOTHING),
+        ({3: 1.3}, {"stop": {"time": 1.5}}, OVERLOADED),
+        (dict.fromkeys(range(9), 0.08), {"problem": {"clients": 4}, "clock": FIXED}, CONTACTS),
+    ],
+    ids=["virtual time", "in time", "overloaded", "contacts"],
+)
+def test_the_final_line_and_show_say_what_was_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: dict[int, float],
+    more: dict[str, Any], says: str,
+) -> None:  # fmt: skip
+    """Evaluations after a contact of 1.3 s; four clients in one process, whose contacts take 4 x 0.08 s, not 0.1 s."""
+    slow(monkeypatch, seconds)
+    path, more = tmp_path / "late.h5", {"stop": {"updates": 8}, "evaluate": {"every": 0.05}, **more}
+    for words in ("run", late_job(tmp_path, **more)), ("show", path):
+        assert main([*map(str, words)]) == 0
+        assert re.search(says, capsys.readouterr().out)
+    with open_run(path) as run:
+        check_times(run)
+        late = run.evaluations.age[run.evaluations.age > 1.0]
+        assert (1 <= len(late) <= CLIENTS and late.max() <= 2 * 1.3 + 1.0) if says == OVERLOADED else not len(late)
+        due = (run.evaluations.time - run.evaluations.age).iloc[1:-1] / 0.05
+        assert np.allclose(due, due.round(), atol=1e-6) and due.round().is_unique  # multiples of 0.05 s
+        if says == CONTACTS:
+            assert run.attrs["contact_delay"] == pytest.approx(0.1) and 0.25 < run.attrs["contact_seconds"] < 0.5
+
+
+def test_virtual_time_that_would_never_pass_until_the_last_update(tmp_path: Path, refused: Callable[..., str]) -> None:
+    """2 clients of 1 contact in 1,000 s make 30 updates in 15,000 s: 1.5 million evaluations every 0.01 s."""
+    clock = {"mode": "virtual", "delay": {"name": "fixed", "seconds": 1000}}
+    file = late_job(tmp_path, stop={"updates": 30}, evaluate={"every": 0.01}, clock=clock)
+    says = "evaluate.every=0.01: more than 1,000,000 evaluations to the end (15000 s of virtual time)"
+    assert says in refused("run", file) and not (tmp_path / "late.h5").exists()
+    assert main(["run", str(file), "stop.time=1"]) == 0

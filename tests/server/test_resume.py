@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import resource
 import shutil
 import signal
 import threading
@@ -20,7 +22,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.cli import main
-from mpifl.objective import Objective, Vector
+from mpifl.objective import Objective
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
@@ -294,39 +296,13 @@ def test_updates_that_wait_at_the_server_for_their_clients(
 
 @dataclass(frozen=True)
 class Own(Area):
-    """A rule whose client 1 raises an error at its fourth contact, or whose states have something that is not saved."""
+    """A rule whose clients have something that is not saved."""
 
-    mended, last = False, None  # set by tests; last: a list of one value
-
-    def init_client(self, x0: Vector, i: int) -> State:
-        client = super().init_client(x0, i)
-        client.i = i
-        return client
+    last = None  # set by tests
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        if client.i == 1 and message.round == 3 and not self.mended and self.last is None:
-            raise OSError("a disk that is away")
-        if self.last is not None:
-            client.last = self.last[0]
+        client.last = self.last
         return super().train(client, message, objective)
-
-
-def own(folder: Path, patch: pytest.MonkeyPatch, **more: Any) -> Path:
-    """The file of a job with this rule; every checkpoint is waited for."""
-    finish_at_once(patch)
-    return write(folder, "own", job({**AREA, "name": f"{__name__}:Own"}, **more))
-
-
-@pytest.mark.long
-def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `stop` no checkpoint contains the error, though its turn comes later; the run continues with all clients."""
-    file = own(tmp_path, monkeypatch, checkpoint={"updates": 1}, faults={"lost": "stop"})
-    path, whole = tmp_path / "once.h5", tmp_path / "whole.h5"
-    assert mpifl("run", file, f"output={path}") == 3
-    monkeypatch.setattr(Own, "mended", True)
-    assert mpifl("resume", path, "--trust") == 0
-    assert mpifl("run", file, f"output={whole}") == 0
-    assert not differing(whole, path, but=("events",))
 
 
 @pytest.mark.parametrize(
@@ -344,12 +320,36 @@ def test_a_state_that_cannot_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], last: Any, why: str
 ) -> None:
     """The run continues, and reports why it has no checkpoints."""
-    monkeypatch.setattr(Own, "last", [last])
-    file = own(tmp_path, monkeypatch, checkpoint={"updates": 20})
-    path = tmp_path / "unsaved.h5"
-    assert mpifl("run", file, f"output={path}") == 0
+    monkeypatch.setattr(Own, "last", last)
+    finish_at_once(monkeypatch)
+    path = run(tmp_path, "unsaved", job({**AREA, "name": f"{__name__}:Own"}, checkpoint={"updates": 20}))
     assert not sets(folder_of(path)) and "; the last 2 checkpoints failed: rank 1: " in capsys.readouterr().out
     with open_run(path) as found:
         failed = found.events[found.events.kind == "checkpoint-failed"]
         assert failed.updates.tolist() == [20, 40]
         assert failed.text.str.contains("rank 1: ").all() and failed.text.str.contains(why).all()
+
+
+# -- the thread that ends a run in time, where the main thread computes outside Python ---------------------------------
+def test_the_grace_period_ends_where_many_files_are_open() -> None:
+    """In a process with more than 1024 descriptors, such as a server that is connected to as many ranks; whichever
+    thread reads the signal first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this process may not open 2048 files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened: list[int] = []
+    try:
+        while not opened or opened[-1] < 1100:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(20):
+            found: queue.Queue[int] = queue.Queue()
+            with SignalRecorder() as signals:
+                signals.record()
+                signals.watch(0.01, found.put)
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert found.get(timeout=20) == signal.SIGTERM
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
