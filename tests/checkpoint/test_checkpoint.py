@@ -196,6 +196,8 @@ def test_sets_of_another_run_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
+    assert folder_of(Path("results/a.b.h5")) == Path("results/a.b.ckpt")
+    assert folder_of(Path("a.v2")) == Path("a.v2.ckpt"), "two runs never share one"
     assert newest(tmp_path / "none.ckpt", "run") == (None, []) and newest(tmp_path, "run") == (None, [])
     with pytest.raises(ConfigError, match=r"^checkpoint=.*000003\.json: .*No such file"):
         open_set(tmp_path, 3)
@@ -208,11 +210,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="does not have its"):
         make_valid(tmp_path, 4, {0: (written.bytes + 1, written.crc)})
     assert newest(tmp_path, "run")[0].number == 3  # type: ignore[union-attr]
-
-
-def test_the_folder_stands_beside_the_run_file() -> None:
-    assert folder_of(Path("results/a.b.h5")) == Path("results/a.b.ckpt")
-    assert folder_of(Path("a.v2")) == Path("a.v2.ckpt"), "two runs never share one"
 
 
 def test_the_manifest_is_json(tmp_path: Path) -> None:
@@ -324,13 +321,9 @@ def test_closing_gives_up_what_was_not_begun(tmp_path: Path, monkeypatch: pytest
     part.close()
     with pytest.raises(ValueError, match="after close"):
         part.save(4, lambda: {})
-
-
-def test_a_rank_that_never_saved_ends_without_a_trace(tmp_path: Path) -> None:
-    part = PartWriter(tmp_path / "a.ckpt", 0)
-    assert part.done() == []
+    part = PartWriter(tmp_path / "a.ckpt", 0)  # of a rank that never saves
     part.close()
-    assert part.done() == [] and names(tmp_path) == []
+    assert part.done() == [] and names(tmp_path) == ["000001.rank0"]
 
 
 def test_a_client_rank_imports_no_h5py() -> None:

@@ -51,8 +51,7 @@ def found(group: h5py.Group, path: str = "") -> dict[str, str]:
     for name, value in group.items():
         below = f"{path}/{name}"
         if isinstance(value, h5py.Dataset):
-            kind = "text" if value.dtype.kind == "S" else str(value.dtype)
-            here[below] = f"dataset, {kind}"
+            here[below] = f"dataset, {kind(value)}"
         else:
             here |= {below: "group"} | ({} if name in FREE else found(value, below))
     return here

@@ -1,4 +1,5 @@
-"""The worker's snapshots: a client is restored on another rank from what a checkpoint holds of it."""
+"""The worker: what it refuses and survives, what a checkpoint holds of its clients, and where their states are."""
+# ruff: noqa: F401, F811 - fixtures
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from mpifl.transport.client_end import ClientError
 from tests.mpi.cases import SMALL, job
 from tests.mpi.files import differing
 from tests.quadratic_runs import Quadratic
-from tests.server.test_resume import ALL, mpifl, run
+from tests.server.test_resume import ALL, kept, mpifl, run
 from tests.tiers import parameters
 
 X0 = np.array([1.0, -2.0, 0.5])
@@ -156,12 +157,9 @@ def test_an_update_is_what_mpi_sends(steps: Any) -> None:
     assert sent.numbers == (0.5, 3.0, 1.0) and {*map(type, sent.numbers)} == {float}
 
 
-def test_a_method_may_declare_that_its_clients_may_send_nothing() -> None:
-    @dataclass(frozen=True)
-    class Lazy(Given):
-        min_vectors_up = 0
-
-    sent = Worker(Lazy(update=Update((), 2)), X0, {0: Counting(np.ones(3), np.zeros(3))}).train(0, message(0))
+def test_a_method_may_declare_that_its_clients_may_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Given, "min_vectors_up", 0)
+    _, sent = given(Update((), 2))
     assert isinstance(sent, Update) and (sent.refused, sent.norm, sent.local_steps) == ("", 0.0, 2)
 
 
@@ -177,17 +175,9 @@ def test_whatever_a_client_raises_is_its_failure(error: type[BaseException]) -> 
     assert host.states[0] == State(k=0)
 
 
-@dataclass(frozen=True)
-class Signalled(Area):
-    """Gets a signal while it trains."""
-
-    def train(self, client: State, message: Message, objective: Objective) -> Update:
-        os.kill(os.getpid(), signal.SIGINT)
-        raise AssertionError("the signal came first")
-
-
-def test_a_signal_is_no_failure_of_the_client_that_it_interrupts() -> None:
-    host = Worker(Signalled(), X0, {0: Counting(np.ones(3), np.zeros(3))})
+def test_a_signal_is_no_failure_of_the_client_that_it_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Area, "train", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    host = worker(0)
     with SignalRecorder(), pytest.raises(Interrupted):
         host.train(0, message(0))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

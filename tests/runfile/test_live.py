@@ -36,6 +36,13 @@ WRITER = [sys.executable, "-m", "tests.runfile.live_writer"]
 Start = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 
 
+def until(done: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     processes = []
@@ -44,10 +51,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         path = tmp_path / name
         process = subprocess.Popen([*WRITER, path, str(period)], stdin=subprocess.PIPE, cwd=ROOT)
         processes.append(process)
-        deadline = time.monotonic() + 30
-        while not path.exists():
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.005)
+        until(path.exists)
         return process, path
 
     yield begin
@@ -79,7 +83,7 @@ def test_reader_opens_the_file_hundreds_of_times_while_it_is_written(start: Star
     opens = examples(200)
     for _ in range(opens):
         with open_run(path) as run:
-            assert run.status == "running" and run.open_ended
+            assert run.status == "running" and run.open_ended and run.age < 60
             assert run.model_version == 0 and not run.model.any()
             seen.append(consistent(run))
             assert seen[-1] >= rows
@@ -248,10 +252,8 @@ def begin(tmp_path: Path) -> Iterator[Any]:
             words, env=os.environ | (environment or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         started.append(process)
-        end = time.monotonic() + 60
-        while not rows(tmp_path / "a.h5"):
-            assert process.poll() is None and time.monotonic() < end, process.communicate()
-            time.sleep(0.05)
+        until(lambda: rows(tmp_path / "a.h5") or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
         return process
 
     yield start
@@ -273,13 +275,6 @@ def overwrite(tmp_path: Path) -> list[str]:
     """The command of a short run with the same output."""
     file = write(tmp_path, "b", job(AREA, SMALL, stop={"updates": 20}))
     return ["run", str(file), f"output={tmp_path / 'a.h5'}", "overwrite=true"]
-
-
-def until(done: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_live_file_is_not_replaced(

@@ -79,15 +79,12 @@ def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
         assert np.array_equal(old.model, new.model) and old.status == "completed" and not old.id and new.id
 
 
-def test_an_old_file_is_shown(files: tuple[Path, Path]) -> None:
+def test_an_old_file_is_shown_and_reported(files: tuple[Path, Path], tmp_path: Path) -> None:
     pages: list[list[str]] = [[], []]
     for path, lines in zip(files, pages, strict=True):
         show(path, write=lines.append)
     one, other = ("\n".join(lines).replace("new.h5", "old.h5") for lines in pages)
     assert one == other and "train_loss" in one and "nan" not in one
-
-
-def test_an_old_file_is_reported(files: tuple[Path, Path], tmp_path: Path) -> None:
     one, other = (report([path], tmp_path / path.stem, Options(formats=("csv",))) for path in files)
     assert one.partition("wrote")[0] == other.partition("wrote")[0] and "personal" not in one.lower()
     assert (tmp_path / "new/report.csv").read_text() == (tmp_path / "old/report.csv").read_text()

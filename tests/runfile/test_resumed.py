@@ -133,10 +133,16 @@ def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str) -> None:
     assert os.listdir(tmp_path) == ["run.h5"]
 
 
-def test_what_is_refused_leaves_the_old_file(tmp_path: Path) -> None:
-    """Rows of other clients; a file that could not be read, and that another process has resumed meanwhile."""
+def test_what_is_refused_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the new one cannot be written; rows of other clients; a file that could not be read, and that another
+    process has resumed meanwhile."""
     path = tmp_path / "run.h5"
     ended(path, "failed")
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(writer_module.os, name, no_room)
+            with pytest.raises(ConfigError, match=r"^output=.*No space left on device"):
+                resumed(path)
     before, rows, says = path.read_bytes(), rows_of(path, COUNTS), "another process has resumed the run meanwhile"
     with pytest.raises(ConfigError, match=f"^run file=.*{says}"):
         resumed(path, rows=[rows], session=None, attrs=ATTRS, aside=tmp_path / "run.h5.damaged")
@@ -146,24 +152,14 @@ def test_what_is_refused_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
 
 
-def test_the_old_file_stays_where_the_new_one_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run.h5"
-    ended(path, "failed")
-    before = path.read_bytes()
-    for name in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-            patch.setattr(writer_module.os, name, no_room)
-            with pytest.raises(ConfigError, match=r"^output=.*No space left on device"):
-                resumed(path)
-        assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
-    resumed(path).close("completed")
-
-
 # -- checkpoints beside the file ---------------------------------------------------------------------------------------
 def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, folder = tmp_path / "run.h5", tmp_path / "run.ckpt"
+    folder.mkdir()
+    (folder / "000001.rank0").write_text("")  # of a run without a complete checkpoint: it is in nobody's way
+    writer(path).close("completed")
+    assert os.listdir(tmp_path) == ["run.h5"]
+    path.unlink()
     save(folder, 3, size=10)
     says = "run.ckpt holds checkpoints of another run; choose another name, or overwrite=true"
     with pytest.raises(ConfigError, match=f"^output=.*: {says}"):
@@ -182,13 +178,6 @@ def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monk
     w.close("interrupted")
     resumed(path, counts=dict.fromkeys(rows.TABLES, 0)).close("completed")
     assert len(os.listdir(folder)) == 3, "a run that resumes keeps its own"
-
-
-def test_what_a_run_without_a_complete_checkpoint_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / "run.ckpt").mkdir()
-    (tmp_path / "run.ckpt" / "000001.rank0").write_text("")
-    writer(tmp_path / "run.h5").close("completed")
-    assert os.listdir(tmp_path) == ["run.h5"]
 
 
 @pytest.mark.parametrize("begin", ["anew", "resumed"])

@@ -91,18 +91,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["run.h5"]
 
 
-def test_flushed_rows_are_seen_at_once_and_x0_stays_until_the_end(tmp_path: Path) -> None:
-    w = writer(tmp_path / "run.h5")
-    w.append(UpdateRow(0.5, 2, 0, 0, 1, 16, 2.5))
-    w.flush()
-    with open_run(tmp_path / "run.h5") as run:
-        assert len(run.updates) == 1 and run.status == "running" and run.open_ended and run.age < 60
-        assert run.model.tolist() == [1, 2, 3, 4] and run.model_version == 0
-    w.close("failed")
-    with open_run(tmp_path / "run.h5") as run:
-        assert run.status == "failed" and run.model.tolist() == [1, 2, 3, 4] and not run.open_ended
-
-
 def test_long_text_is_cut_between_characters(tmp_path: Path) -> None:
     assert encode("aü", 2) == b"a" and encode("aü", 3) == "aü".encode()
     w = writer(tmp_path / "run.h5")
@@ -112,15 +100,22 @@ def test_long_text_is_cut_between_characters(tmp_path: Path) -> None:
         assert run.events.kind[0] == "k" * 32 and run.events.text[0] == "x" + "ü" * 255
 
 
-def test_existing_file_stays_unless_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "none"])
+def test_existing_file_stays_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
     path = tmp_path / "run.h5"
     path.write_text("precious")
     with pytest.raises(ConfigError, match=r"output=.*overwrite=true"):
         writer(path)
     assert path.read_text() == "precious" and os.listdir(tmp_path) == ["run.h5"]
-    w = writer(path, overwrite=True)
-    w.close("completed")
-    assert open_run(path).status == "completed"
+    for overwrite in (True, False):
+        writer(path, overwrite=overwrite).close("completed")
+        assert os.listdir(tmp_path) == ["run.h5"] and open_run(path).status == "completed"
+        path.unlink()
 
 
 def test_failed_start_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -146,17 +141,6 @@ def test_a_file_that_appears_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: 
     with pytest.raises(ConfigError, match="overwrite=true"):
         writer(path)
     assert path.read_text() == "precious" and os.listdir(tmp_path) == ["run.h5"]
-
-
-def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    writer(tmp_path / "run.h5").close("completed")
-    assert os.listdir(tmp_path) == ["run.h5"] and open_run(tmp_path / "run.h5").status == "completed"
-    with pytest.raises(ConfigError, match="overwrite=true"):
-        writer(tmp_path / "run.h5")
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:

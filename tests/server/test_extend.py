@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,16 @@ import mpifl
 from mpifl.cli import main
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, SMALL, job
-from tests.mpi.conftest import write
 from tests.mpi.files import differing
 from tests.server.test_reports import check_times
 from tests.tiers import parameters
 
-QUADRATIC = {"clients": 2, "model": {"name": "quadratic", "dim": 3}, "dtype": "float64"}
-STEPS = {"name": "async-sgd", "step_size": 0.1}
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 200}}
 
 
-def command(*words: object) -> int:
-    return main([str(word) for word in words])
+def begun(path: Path, case: dict[str, Any], **more: Any) -> mpifl.Run:
+    """A run with a checkpoint at its end."""
+    return mpifl.run({"name": "begun", "checkpoint": {"end": True}, **case, **more}, output=path)
 
 
 NAMES = ["fedavg-cohort", "area-before", "area-period", "area-deferred", "feddane", "favas", "area-on-and-off"]
@@ -34,30 +31,21 @@ NAMES = ["fedavg-cohort", "area-before", "area-period", "area-deferred", "feddan
 @pytest.mark.parametrize("name", parameters(NAMES, ["area-before", "feddane"]))
 def test_an_extended_run_is_the_longer_run(tmp_path: Path, name: str) -> None:
     """Twice: by updates from the checkpoint at its end, then by time, with the bits of a run that was never ended."""
-    case = {**CASES[name], "checkpoint": {"end": True}, "seed": 3}
-    path, whole = tmp_path / "short.h5", tmp_path / "whole.h5"
-    file = write(tmp_path, "short", case)
-    assert command("run", file, f"output={path}", "stop={updates: 40}") == 0
-    assert command("resume", path, "stop.updates=57") == 0
-    with mpifl.open_run(path) as run:
-        end = float(run.updates.time.iloc[-1]) * 1.5
-    assert command("resume", path, "stop.updates=null", f"stop.time={end}") == 0
-    assert command("run", file, f"output={whole}", f"stop={{time: {end}}}", "checkpoint.end=false") == 0
+    path = begun(tmp_path / "short.h5", CASES[name], stop={"updates": 40}).path
+    end = float(mpifl.resume(path, "stop.updates=57").updates.time.iloc[-1]) * 1.5
+    events = mpifl.resume(path, "stop.updates=null", f"stop.time={end}").events
+    whole = begun(tmp_path / "whole.h5", CASES[name], stop={"time": end}, checkpoint={}).path
     assert not differing(path, whole, but=("events",))
-    with mpifl.open_run(path) as run:
-        changed = run.events[run.events.kind == "changed"]
-        assert changed.text.tolist()[0] == "stop.updates=57, before 40" and changed.updates.tolist()[:2] == [40, 57]
-    assert command("verify", path, "--replay") == 0
+    changed = events[events.kind == "changed"]
+    assert changed.text.tolist()[0] == "stop.updates=57, before 40" and changed.updates.tolist()[:2] == [40, 57]
+    assert main(["verify", str(path), "--replay"]) == 0
 
 
 def test_a_run_without_a_checkpoint_is_computed_again_from_its_start(tmp_path: Path) -> None:
-    file = write(tmp_path, "area", job(AREA))
-    path, whole = tmp_path / "area.h5", tmp_path / "whole.h5"
-    assert command("run", file, f"output={path}", "stop={updates: 20}") == 0
+    path = begun(tmp_path / "area.h5", job(AREA), stop={"updates": 20}, checkpoint={}).path
     before = path.read_bytes()
-    assert command("resume", path, "stop.updates=50") == 0
-    assert command("run", file, f"output={whole}", "stop={updates: 50}") == 0
-    assert not differing(path, whole)
+    mpifl.resume(path, "stop.updates=50").close()
+    assert not differing(path, begun(tmp_path / "whole.h5", job(AREA), stop={"updates": 50}).path, but=("events",))
     assert path.with_name("area.h5.before").read_bytes() == before
 
 
@@ -70,75 +58,60 @@ def test_a_run_without_a_checkpoint_is_computed_again_from_its_start(tmp_path: P
         (["evaluate.every=1"], "the run is completed; to go on, give a later end: stop.updates=N or stop.time=S"),
     ],
 )
-def test_what_a_completed_run_cannot_be_given(
-    tmp_path: Path, refused: Callable[..., str], given: list[str], text: str
-) -> None:
-    path = tmp_path / "area.h5"
-    file = write(tmp_path, "area", job(AREA, checkpoint={"end": True}))
-    assert command("run", file, f"output={path}", "stop={updates: 20}") == 0
+def test_what_a_completed_run_cannot_be_given(tmp_path: Path, refused: Any, given: list[str], text: str) -> None:
+    path = begun(tmp_path / "area.h5", job(AREA), stop={"updates": 20}).path
     before = path.read_bytes()
     assert text in refused("resume", path, *given) and path.read_bytes() == before
 
 
-def test_a_run_in_real_time_goes_on_from_the_checkpoint_at_its_end_alone(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_a_run_in_real_time_goes_on_from_the_checkpoint_at_its_end_alone(tmp_path: Path, refused: Any) -> None:
     """No update that it had is lost; without that checkpoint the order of events cannot be repeated."""
-    file = write(tmp_path, "area", job(AREA, clock=REAL, stop={"updates": 20}, checkpoint={"end": True}))
-    path, other = tmp_path / "area.h5", tmp_path / "other.h5"
-    assert command("run", file, f"output={path}") == 0
-    with mpifl.open_run(path) as run:
-        first = run.updates
-    assert command("resume", path, "stop.updates=45") == 0
-    with mpifl.open_run(path) as run:
-        assert len(run.updates) == 45 and run.updates[:20].equals(first)
-        check_times(run)
-    assert replayed(path)
-    assert command("run", file, f"output={other}", "checkpoint.end=false") == 0
+    case = job(AREA, clock=REAL, stop={"updates": 20})
+    first = begun(tmp_path / "area.h5", case)
+    run = mpifl.resume(first.path, "stop.updates=45")
+    assert len(run.updates) == 45 and run.updates[:20].equals(first.updates)
+    check_times(run)
+    assert replayed(run.path)
+    other = begun(tmp_path / "other.h5", case, checkpoint={}).path
     says = "the completed run has no checkpoint at its end; expected a run with checkpoint.end: true"
     assert says in refused("resume", other, "stop.updates=45")
 
 
-def test_another_step_holds_from_there_on(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_another_step_holds_from_there_on(tmp_path: Path, refused: Any) -> None:
     """The distance to the optimum of a quadratic shrinks by another constant; such a run cannot be replayed."""
-    distances = {}
+    distances, problem = {}, {"clients": 2, "model": {"name": "quadratic", "dim": 3}, "dtype": "float64"}
+    case = job({"name": "async-sgd", "step_size": 0.1}, problem, stop={"updates": 10}, evaluate={"updates": 1})
     for step in (0.1, 0.2):
-        path = tmp_path / f"{step}.h5"
-        task = job(STEPS, QUADRATIC, stop={"updates": 10}, checkpoint={"end": True}, evaluate={"updates": 1})
-        run = mpifl.run({**task, "name": "steps"}, output=path)
-        assert len(run.updates) == 10
+        path = begun(tmp_path / f"{step}.h5", case).path
         run = mpifl.resume(path, "stop.updates=20", f"algorithm.step_size={step}")
         distances[step] = run.evaluations.train_loss.to_numpy()
         assert ("algorithm.step_size=0.2, before 0.1" in set(run.events.text)) == (step == 0.2)
     assert np.array_equal(distances[0.1][:11], distances[0.2][:11])
     assert not np.array_equal(distances[0.1][12:], distances[0.2][12:])
-    assert command("verify", path) == 0
+    assert main(["verify", str(path)]) == 0
     assert "its method was changed on the way; expected a run of one method" in refused("replay", path)
 
 
 def test_a_run_that_has_reached_its_accuracy_goes_on_without_it(tmp_path: Path) -> None:
-    task = {**CASES["area-accuracy"], "checkpoint": {"end": True}}
-    path = tmp_path / "area.h5"
-    first = mpifl.run({**task, "name": "area"}, output=path)
-    count = len(first.updates)
+    first = begun(tmp_path / "area.h5", CASES["area-accuracy"])
+    path, count = first.path, len(first.updates)
     assert count < 500 and first.evaluations.test_accuracy.iloc[-1] >= 0.5
     with pytest.raises(mpifl.ConfigError, match=r"stop\.accuracy=0\.5"):
         mpifl.resume(path, "stop.updates=600")
     run = mpifl.resume(path, "stop.accuracy=null", f"stop.updates={count + 20}")
     assert len(run.updates) == count + 20
-    whole = mpifl.run({**task, "name": "whole", "stop": {"updates": count + 20}}, output=tmp_path / "whole.h5")
+    whole = begun(tmp_path / "whole.h5", CASES["area-accuracy"], stop={"updates": count + 20})
     assert np.array_equal(run.model, whole.model)
 
 
 def test_checkpoints_by_wall_time(tmp_path: Path) -> None:
     """By default every ten minutes; none in a short run. They are at least `wall` apart."""
-    task: dict[str, Any] = {**job(AREA, clock=REAL), "name": "wall", "stop": {"time": 0.7}}
-    begin = time.perf_counter()
-    run = mpifl.run({**task, "checkpoint": {"wall": 0.1}}, output=tmp_path / "wall.h5")
+    case, begin = job(AREA, clock=REAL, stop={"time": 0.7}), time.perf_counter()
+    run = begun(tmp_path / "wall.h5", case, checkpoint={"wall": 0.1})
     seconds = time.perf_counter() - begin
     saved = run.events[run.events.kind == "checkpoint"]
     assert 1 <= len(saved) <= seconds / 0.1
-    assert "checkpoint" not in set(mpifl.run(task, output=tmp_path / "default.h5").events.kind)
+    assert "checkpoint" not in set(begun(tmp_path / "default.h5", case, checkpoint={}).events.kind)
 
 
 def test_a_failed_run_is_not_in_the_way_of_the_mended_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

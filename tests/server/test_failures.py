@@ -26,9 +26,7 @@ from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import NoDelay, Speed
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.replayed_schedule import ClientIncident, ReplaySchedule
-from mpifl.server.client_table import ClientTable
 from mpifl.server.evaluator import EvaluationRequest
-from mpifl.server.failures import ClientFailures
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.transport.server_end import describe_clients
@@ -173,21 +171,13 @@ def test_a_whole_round_is_lost() -> None:
     assert not {row[1] for row in run.rows.updates} & {*members} and run.rows.updates[0][2] == 0
 
 
-# -- runs of the command, in one process -------------------------------------------------------------------------------
-FAILING = {"name": "tests.mpi.own:Failing", "at": "train", "step_weights": "one", "trigger": {"every": 3}}
-
-
-def failing(**more: Any) -> dict[str, Any]:
-    return job(FAILING, {**SMALL, "dtype": "float64"}, stop={"updates": 90}, **more)
-
-
-def test_a_run_that_failed_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+# -- a run of the command, in one process ------------------------------------------------------------------------------
+def test_a_run_that_failed_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """With `stop` a lost client fails the run; resumed, it fails there again, and the checkpoint remains."""
     finish_at_once(monkeypatch)  # given up where it has the error that ends the run
-    file = write(tmp_path, "stop", failing(checkpoint={"updates": 4}, faults={"lost": "stop"}))
-    path = tmp_path / "stop.h5"
+    failing = {"name": "tests.mpi.own:Failing", "at": "train", "trigger": {"every": 3}}
+    more = {"stop": {"updates": 90}, "checkpoint": {"updates": 4}, "faults": {"lost": "stop"}}
+    file, path = write(tmp_path, "stop", job(failing, SMALL, **more)), tmp_path / "stop.h5"
     assert mpifl("run", file, f"output={path}") == 3
     for _ in range(2):
         with open_run(path) as done:
@@ -267,6 +257,11 @@ class Scene:
         for _ in range(int(4 * seconds)):
             self.now[0] += 0.25
             self.loop._after_event(0.0)
+
+    def idle(self, seconds: float, updates: int = 0) -> None:
+        """An idle event after some seconds."""
+        self.now[0] += seconds
+        self.loop.failures.report_waiting(updates)
 
     def be_busy(self, seconds: float) -> None:
         """Time passes in one event."""
@@ -372,41 +367,29 @@ def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
 
 
 # -- the log says whom the server waits for ----------------------------------------------------------------------------
-class Waiting:
-    """Four clients on ranks 1, 2, 1, 2; `idle` is an idle event after some seconds."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, patience: float | None = None) -> None:
-        self.now, self.arrived, self.on = 100.0, {0, 2}, inf
-        monkeypatch.setattr(failures_module, "time", SimpleNamespace(perf_counter=lambda: self.now))
-        self.clients = ClientTable(4)
-        self.clients.in_flight[:] = self.now
-        transport: Any = SimpleNamespace(rank_of=[1, 2, 1, 2], has_arrived=self.arrived.__contains__)
-        faults = Faults(patience=patience)
-        self.failures = ClientFailures(faults, self.clients, transport, lambda i, s: min(s, self.on))
-        self.idle(0.0)
-
-    def idle(self, seconds: float, updates: int = 0) -> None:
-        self.now += seconds
-        self.failures.report_waiting(updates)
+def waiting(monkeypatch: pytest.MonkeyPatch, patience: float | None = None) -> Scene:
+    """Clients 1 and 3 on rank 2 have not answered, those on rank 1 have."""
+    scene = started(monkeypatch, Faults(patience=patience))
+    scene.transport.rank_of, scene.transport.when = [1, 2, 1, 2, 1], dict.fromkeys([0, 2, 4], 0.0)
+    scene.idle(0.0)
+    return scene
 
 
 @pytest.mark.parametrize(
-    ("patience", "then"),
-    [
-        (None, "faults.patience=null, so it waits without limit"),
-        (30.0, "faults.patience=30, then they are lost"),
-    ],
-)  # fmt: skip
+    ("patience", "then"), [(None, "null, so it waits without limit"), (30.0, "30, then they are lost")]
+)
 def test_one_line_names_rank_and_clients_within_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, patience: float | None, then: str
 ) -> None:
     """It names those whose updates have not arrived, and is repeated after a minute."""
-    scene = Waiting(monkeypatch, patience)
+    scene = waiting(monkeypatch, patience)
     scene.idle(5.0)
     assert not caplog.messages
     for _ in range(25):
         scene.idle(0.2)
-    assert caplog.messages == [f"no update for 8 s: the server waits for clients 1, 3 on rank 2; {then}"]
+    assert caplog.messages == [
+        f"no update for 8 s: the server waits for clients 1, 3 on rank 2; faults.patience={then}"
+    ]
     for _ in range(280):
         scene.idle(0.2)
     assert len(caplog.messages) == 1
@@ -419,13 +402,13 @@ def test_no_line_while_something_happens(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
     """Updates are consumed, the drawn delay of the clients is not over, they are off, or their updates have arrived."""
-    scene = Waiting(monkeypatch)
+    scene = waiting(monkeypatch)
     if why == "delay":
         scene.clients.in_flight[:] = 100.0 + 115.0
     if why == "off":
-        scene.on = 7.0
+        monkeypatch.setattr(scene.loop.failures, "_on_seconds", lambda i, seconds: min(seconds, 7.0))
     if why == "arrived":
-        scene.arrived |= {1, 3}
+        scene.transport.when |= {1: 0.0, 3: 0.0}
     for count in range(20):
         scene.idle(6.0, count if why == "updates come" else 0)
     assert not caplog.messages

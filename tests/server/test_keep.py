@@ -106,14 +106,6 @@ def test_a_run_ends_when_its_metric_no_longer_gets_better(tmp_path: Path, evalua
     assert not differing(made.path, mpifl.replay(made.path).path)
 
 
-def test_a_run_in_real_time_ends_too(tmp_path: Path) -> None:
-    clock = {"mode": "real", "delay": {"name": "exponential", "rate": 500}}
-    stop = {"time": 30, "plateau": {"metric": "validation_loss", "evaluations": 2}}
-    made = mpifl.run(job(tmp_path / "b.h5", stop=stop, clock=clock))
-    assert made.status == "completed" and made.attrs["wall_seconds"] < 25
-    assert main(["verify", str(made.path)]) == 0
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [

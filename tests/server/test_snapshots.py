@@ -136,13 +136,6 @@ def test_the_virtual_clock() -> None:
     assert isnan(got[0][1].compute)  # type: ignore[index]
 
 
-class Late:
-    """A link with one update of client 1, returned to the first caller."""
-
-    def receive_any(self, timeout: float) -> tuple[int, Update]:
-        return 1, Update((), 1, compute=0.25, busy=0.25)
-
-
 @pytest.mark.parametrize("speed", [False, True])
 def test_the_real_clock(speed: bool) -> None:
     """It continues from the time of the cut, whatever the wall clock is, and keeps the times at which clients were
@@ -162,7 +155,8 @@ def test_the_real_clock(speed: bool) -> None:
     again.start()
     assert again.has_in_flight and saved.time <= again.now() < saved.time + 1
     again._origin -= 50.0
-    i, update = again.next_update(Late(), inf)  # type: ignore[arg-type, misc]
+    late = Update((), 1, compute=0.25, busy=0.25)
+    i, update = again.next_update(SimpleNamespace(receive_any=lambda timeout: (1, late)), inf)  # type: ignore[arg-type, misc]
     assert i == 1 and 150 <= again.time < 152
     if speed:
         assert (update.compute, update.exchange) == (0.5, 0.25)
