@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -121,7 +122,6 @@ SENDS = "client 0 sends "
         ((X0,), 2**31, (), f"{SENDS}local_steps=2147483648, {STEPS}"),
         ((X0,), -5, (), f"{SENDS}local_steps=-5, {STEPS}"),
         ((X0,), 1.5, (), f"{SENDS}local_steps=1.5, {STEPS}"),
-        ((X0,), float("nan"), (), f"{SENDS}local_steps=nan, {STEPS}"),
         ((X0,), "3", (), f"{SENDS}local_steps='3', {STEPS}"),
         ((), 1, (), f"{SENDS}0 vectors, fewer than min_vectors_up (1)"),
         ((X0, X0), 1, (), f"{SENDS}2 vectors, more than vectors_up (1)"),
@@ -129,7 +129,6 @@ SENDS = "client 0 sends "
         ((X0[0],), 1, (), f"{SENDS}float64 of shape (), not float64 of shape (3,)"),
         (X0, 1, (), f"{SENDS}vectors=ndarray, not a tuple of vectors: Update((y,), steps)"),
         ((X0,), 1, ("1.5",), f"{SENDS}numbers=('1.5',), not numbers of float64"),
-        ((X0,), 1, (None,), f"{SENDS}numbers=(None,), not numbers of float64"),
         ((X0,), 1, (10**400,), f"{SENDS}numbers=(1000"),
         ((X0,), 1, 0.5, f"{SENDS}numbers=0.5, not numbers of float64"),
         ((X0,), 1, (0.5,) * 7, f"{SENDS}7 numbers, more than 6"),
@@ -336,11 +335,8 @@ def test_a_rule_may_move_a_vector_and_send_it(limit: float | None, tmp_path: Pat
 
 
 def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     table = ClientStates(range(3), first, START, 0.0, str(tmp_path))
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(RunFailed, match=r"memory\.client_states: .* No space left on device"):
         table[1] = State(y=START)
     with pytest.raises(ConfigError, match="no file for the clients' states can be made there: No such file or dir"):
@@ -349,7 +345,7 @@ def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_initial_state_that_is_none_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Area, "init_client", lambda self, x0, i: State(y=x0) if i < 2 else None)
-    with pytest.raises(ConfigError, match=r"Area\.init_client: returned a NoneType"):
+    with pytest.raises(ConfigError, match="lambda>: returned a NoneType; expected a State"):
         worker(0, 1, 2)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import sys
 import time
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,16 @@ ATTRS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def append(writer: RunWriter, first: int, stop: int) -> None:
-    """Appends updates `first` to `stop` and the rows that follow from them."""
-    for k in range(first, stop):
-        writer.append(UpdateRow(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2))
-        done = k + 1
-        if done % 10 == 0:
-            writer.append(AggregationRow(done / 1000, 10))
-        if done % 100 == 0:
-            writer.append(EvaluationRow(done / 1000, done, done // 10, train_loss=1 / done, test_accuracy=0.5))
-        if done % 1000 == 0:
-            writer.append(EventRow(done / 1000, "mark", done % 7, f"after {done}"))
+def append(writer: RunWriter, k: int) -> None:
+    """Appends update k and the rows that follow from it."""
+    writer.append(UpdateRow(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2))
+    done = k + 1
+    if done % 10 == 0:
+        writer.append(AggregationRow(done / 1000, 10))
+    if done % 100 == 0:
+        writer.append(EvaluationRow(done / 1000, done, done // 10, train_loss=1 / done, test_accuracy=0.5))
+    if done % 1000 == 0:
+        writer.append(EventRow(done / 1000, "mark", done % 7, f"after {done}"))
 
 
 def main(path: str, period: float) -> None:
@@ -46,12 +46,13 @@ def main(path: str, period: float) -> None:
         layout=[("w", (10, 100))],
     )
 
-    k = 0
-    while not select.select([sys.stdin], [], [], 0)[0]:
-        append(writer, k, k + 100)
-        k += 100
-        writer.check()
-        time.sleep(0.004)
+    for k in count():
+        append(writer, k)
+        if k % 100 == 99:
+            if select.select([sys.stdin], [], [], 0)[0]:
+                break
+            writer.check()
+            time.sleep(0.004)
     writer.close("completed", np.arange(1000, dtype=np.float32))
 
 

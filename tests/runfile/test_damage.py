@@ -100,16 +100,16 @@ def test_parts_of_another_set_under_its_name(folder: Path) -> None:
     fallen_back(folder, "000002.json")
 
 
-@pytest.mark.parametrize(("found", "which"), [(FORMAT + 1, "newer"), (1, "older")])
+@pytest.mark.parametrize(("found", "which"), [(FORMAT + 1, "a newer"), (1, "an older")])
 def test_another_version(folder: Path, found: int, which: str) -> None:
     """The first was the project's own binary format, with another manifest."""
-    said = f"checkpoint 2 is of a {which} format: 000002.{{}} has format {found}, this mpifl reads {FORMAT}"
+    said = f"checkpoint 2 is of {which} format: 000002.{{}} has format {found}, this mpifl reads {FORMAT}"
     manifest = folder / "000002.json"
     content = {**json.loads(manifest.read_text()), "format": found}
     old = {"crc": 1, "format": 1, "number": 2, "facts": {"run": "run"}, "parts": {"0": [10, 10]}}
     manifest.write_text(json.dumps(old if found == 1 else content))
     assert fallen_back(folder, "000002.json") == said.format("json")
-    with pytest.raises(ConfigError, match=f"is of a {which} format"):
+    with pytest.raises(ConfigError, match=f"is of {which} format"):
         open_set(folder, 2)
     (folder / "000002.rank2").write_bytes(b"\x89mpifl\r\n")
     save(folder, 3, size=3)

@@ -32,7 +32,6 @@ from tests.runfile.test_writer import writer
 from tests.tiers import examples, long
 
 ROOT = Path(__file__).parents[2]
-WRITER = [sys.executable, "-m", "tests.runfile.live_writer"]
 Start = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 
 
@@ -49,7 +48,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(name: str = "live.h5", period: float = 0.005) -> tuple[subprocess.Popen[bytes], Path]:
         path = tmp_path / name
-        process = subprocess.Popen([*WRITER, path, str(period)], stdin=subprocess.PIPE, cwd=ROOT)
+        words = [sys.executable, "-m", "tests.runfile.live_writer", path, str(period)]
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=ROOT)
         processes.append(process)
         until(path.exists)
         return process, path

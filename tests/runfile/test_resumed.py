@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from mpifl.runfile.run_lock import Lock
 from tests.checkpoint.sets import save
 from tests.runfile.test_writer import ATTRS, writer
 
+no_room = Mock(side_effect=OSError(28, "No space left on device"))
 COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "logged": 23, "client_evaluations": 4,
           "metrics": 5, "events": 3}  # fmt: skip
 
@@ -94,10 +96,6 @@ def ended(path: Path, how: str) -> dict[str, pd.DataFrame]:
     else:
         w.flush()  # and its thread goes on, as in a process that nobody has killed yet
     return tables(path)
-
-
-def no_room(*_: object) -> None:
-    raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize("how", ["open", "failed", "interrupted", "text of fixed length"])

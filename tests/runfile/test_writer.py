@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -102,11 +103,8 @@ def test_long_text_is_cut_between_characters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "none"])
 def test_existing_file_stays_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
     if not links:
-        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "Operation not permitted")))
     path = tmp_path / "run.h5"
     path.write_text("precious")
     with pytest.raises(ConfigError, match=r"output=.*overwrite=true"):
@@ -321,9 +319,7 @@ def test_a_folder_of_checkpoints_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
+    broken = Mock(side_effect=OSError(5, "Input/output error"))
     folder, w = tmp_path / "a.ckpt", writer(tmp_path / "run.h5")
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patch:

@@ -17,15 +17,13 @@ from tests.mpi.files import differing
 from tests.server.test_reports import check_times
 from tests.tiers import parameters
 
+NAMES = ["fedavg-cohort", "area-before", "area-period", "area-deferred", "feddane", "favas", "area-on-and-off"]
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 200}}
 
 
 def begun(path: Path, case: dict[str, Any], **more: Any) -> mpifl.Run:
     """A run with a checkpoint at its end."""
     return mpifl.run({"name": "begun", "checkpoint": {"end": True}, **case, **more}, output=path)
-
-
-NAMES = ["fedavg-cohort", "area-before", "area-period", "area-deferred", "feddane", "favas", "area-on-and-off"]
 
 
 @pytest.mark.parametrize("name", parameters(NAMES, ["area-before", "feddane"]))

@@ -106,6 +106,19 @@ def test_a_run_ends_when_its_metric_no_longer_gets_better(tmp_path: Path, evalua
     assert not differing(made.path, mpifl.replay(made.path).path)
 
 
+def test_a_plateau_counts_the_evaluations_that_measure_its_metric(tmp_path: Path) -> None:
+    """The training loss at every second evaluation: the run ends at the second measured one after the best."""
+    every = {"updates": 4, "train_every": 2}
+    whole = mpifl.run(job(tmp_path / "a.h5", evaluate=every, stop={"updates": 72})).evaluations.train_loss.tolist()
+    assert np.isnan(whole[1::2]).all()
+    measured = whole[::2]
+    ends = 2 * next(k for k in range(len(measured)) if k - int(np.argmin(measured[: k + 1])) >= 2)
+    plateau = {"metric": "train_loss", "evaluations": 2}
+    made = mpifl.run(job(tmp_path / "b.h5", evaluate=every, stop={"updates": 72, "plateau": plateau}))
+    assert 4 < len(made.evaluations) == ends + 1 < len(whole)
+    assert main(["verify", str(made.path)]) == 0
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

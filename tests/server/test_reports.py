@@ -74,9 +74,7 @@ def test_rate_and_staleness_are_those_since_the_resume(clock: list[float], monke
 
 
 @pytest.mark.parametrize(
-    "ends",
-    [{"time": 60.0}, {"updates": 40}, {"time": 60.0, "updates": 20}, {"time": 60.0, "reached": True}],
-    ids=["the last update was at 58.4 s", "updates", "the number of updates ended it", "the accuracy did"],
+    "ends", [{"time": 60.0}, {"updates": 40}, {"time": 60.0, "updates": 20}, {"time": 60.0, "reached": True}]
 )
 def test_the_bar_of_a_completed_run_ends_at_its_end(monkeypatch: pytest.MonkeyPatch, ends: dict[str, Any]) -> None:
     screen = Terminal()
@@ -268,7 +266,6 @@ CONTACTS = "contacts took .* s where the delay model says 0.1 s"
         ({3: 1.3}, {"stop": {"time": 1.5}}, OVERLOADED),
         (dict.fromkeys(range(9), 0.08), {"problem": {"clients": 4}, "clock": FIXED}, CONTACTS),
     ],
-    ids=["virtual time", "in time", "overloaded", "contacts"],
 )
 def test_the_final_line_and_show_say_what_was_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: dict[int, float],

@@ -127,11 +127,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return keep(tmp_path, monkeypatch)
 
 
-# In the short tier each kind of checkpoint once: triggers and replies, rounds and phases, large vectors, personal
-# models, ties. That every method saves and restores all it has is shown by `test_saved.py`.
-SHORT = [
-    "area-large-deferred", "before-any-update", "apfl", "refused", "feddane-odd", "fedavg-available",
-]  # fmt: skip
+# Replies, a cut before any update, personal models, clients aside, two phases, availability.
+SHORT = ["area-large-deferred", "before-any-update", "apfl", "refused", "feddane-odd", "fedavg-available"]
 
 
 @pytest.mark.parametrize("name", parameters(ALL, SHORT))

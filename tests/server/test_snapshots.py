@@ -10,6 +10,7 @@ from math import inf, isnan, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -234,10 +235,7 @@ class Scene:
         assert self.keeper.busy
 
     def disk_is_full(self, _: int) -> None:
-        def full(*arguments: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-        self.keeper._commit = full  # type: ignore[method-assign]
+        self.keeper._commit = Mock(side_effect=OSError(28, "No space left on device"))  # type: ignore[method-assign]
 
     def end(self) -> list[str]:
         """The result of the checkpoint, once everything that was due has arrived."""
