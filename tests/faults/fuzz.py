@@ -2,9 +2,10 @@
 
 A command ends within a deadline with exit code 0, 2 or 3; it prints no traceback and no warning, and one line
 where the code is not 0. It changes no file that was there, and with exit code 2 makes
-none. Where it needs no torch it takes less than 10 s of CPU time and 1 GB.
+none. It takes less than 10 s of CPU time and 1 GB.
 
-One input alone, whose folder is left to be looked at: python -m tests.faults.fuzz KIND NUMBER FOLDER
+As a program this module runs commands one after the other in one process, since most of the time that a command takes is
+its start: a line of JSON on stdin, {folder, words}, for each; one on stdout, a `Reply`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import hashlib
 import json
 import os
 import re
+import resource
 import select
 import shutil
 import subprocess
 import sys
+import time
+import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,14 +29,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
+from mpifl import cli
+from mpifl.runfile import reader
+
 ROOT = Path(__file__).parents[2]
-WORKER = [sys.executable, "-m", "tests.faults.fuzz_worker"]
-DEADLINE = 60.0  # s for one input; nearly all take less than 0.1 s, the first of a worker with torch many more
-SECONDS, MEMORY = 10.0, 1000  # s of CPU time and MiB of resident memory that a command without torch may take
-ADDRESSES = {False: 3 << 30, True: 12 << 30}  # bytes of address space of a worker, without and with torch
-ALWAYS = "cache/*"  # token files: they may come and be mended at any time
+DEADLINE = 60.0  # s for one input; nearly all take less than 0.1 s
+SECONDS, MEMORY = 10.0, 1000  # s of CPU time and MiB of resident memory that a command may take
+ADDRESSES = 3 << 30  # bytes of address space of a worker: what an input claims beyond is refused
 
 
 class Kind(NamedTuple):
@@ -43,7 +50,6 @@ class Kind(NamedTuple):
     share: int  # inputs of this kind in the full pass
     may: tuple[str, ...] = ()  # patterns of the files that a command may make or change where it takes the input
     words: tuple[str, ...] = ()  # for the undamaged files, what `damage` else returns
-    torch: bool = False  # needs torch, which takes seconds to import
 
 
 class Reply(NamedTuple):
@@ -72,13 +78,12 @@ class Verdict(NamedTuple):
 class Worker:
     """A process that runs commands; it is replaced if a command kills it or never ends."""
 
-    def __init__(self, torch: bool) -> None:
-        self._env = {**os.environ, "FUZZ_MEMORY": str(ADDRESSES[torch])}
+    def __init__(self) -> None:
         self._start()
 
     def _start(self) -> None:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(WORKER, stdin=pipe, stdout=pipe, cwd=ROOT, env=self._env)
+        words, pipe = [sys.executable, "-m", "tests.faults.fuzz"], subprocess.PIPE
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, cwd=ROOT)
 
     def run(self, folder: Path, words: list[str]) -> Reply:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -106,27 +111,13 @@ class Fuzzer:
     def __init__(self, folder: Path, count: int) -> None:
         self._folder, self._count = folder, count
         self._good: dict[object, Path] = {}  # the undamaged files, by the function that makes them
-        self._workers: dict[bool, list[Worker]] = {}  # without and with torch, started when they are needed
+        self._workers: SimpleQueue[Worker] = SimpleQueue()
+        for _ in range(count):
+            self._workers.put(Worker())
 
     def close(self) -> None:
-        for workers in self._workers.values():
-            for worker in workers:
-                worker.close()
-
-    def _queue(self, torch: bool) -> SimpleQueue[Worker]:
-        if torch not in self._workers:
-            self._workers[torch] = [Worker(torch) for _ in range(self._count)]
-        queue: SimpleQueue[Worker] = SimpleQueue()
-        for worker in self._workers[torch]:
-            queue.put(worker)
-        return queue
-
-    def draw(self, name: str, kind: Kind, number: int, folder: Path) -> list[str]:
-        """Makes input `number` of a kind out of its undamaged files; the command."""
-        random = Random(f"{name} {number}")
-        shutil.copytree(self.good(kind), folder, symlinks=True)
-        words = random.choice(kind.commands)
-        return [*words, *kind.damage(folder, random)]
+        for _ in range(self._count):
+            self._workers.get().close()
 
     def good(self, kind: Kind) -> Path:
         """The undamaged files of a kind, prepared once."""
@@ -137,19 +128,16 @@ class Fuzzer:
         return self._good[kind.prepare]
 
     def survey(self, name: str, kind: Kind, count: int, scratch: Path) -> list[Verdict]:
-        """The verdicts on the first `count` inputs of a kind."""
-        queue = self._queue(kind.torch)
-        self.good(kind)  # before threads ask for it
+        """The verdicts on the first `count` inputs of a kind; the folders of those that went wrong stay."""
+        good = self.good(kind)  # before threads ask for it
 
         def one(number: int) -> Verdict:
-            folder = scratch / str(number)
-            words = self.draw(name, kind, number, folder)
-            worker = queue.get()
-            try:
-                reply, fault = attempt(worker, folder, words, kind)
-            finally:
-                queue.put(worker)
-            shutil.rmtree(folder, ignore_errors=True)
+            folder, random = scratch / str(number), Random(f"{name} {number}")
+            shutil.copytree(good, folder, symlinks=True)
+            words = [*random.choice(kind.commands), *kind.damage(folder, random)]
+            reply, fault = self.run(kind, folder, words)
+            if not fault:
+                shutil.rmtree(folder, ignore_errors=True)
             return Verdict(name, number, words, reply, fault)
 
         with ThreadPoolExecutor(self._count) as threads:
@@ -157,18 +145,17 @@ class Fuzzer:
 
     def run(self, kind: Kind, folder: Path, words: list[str]) -> tuple[Reply, str]:
         """Runs one command in `folder`; returns its result, and what went wrong."""
-        return attempt(self._queue(kind.torch).get(), folder, words, kind)
+        before, worker = contents(folder), self._workers.get()
+        try:
+            reply = worker.run(folder, words)
+        finally:
+            self._workers.put(worker)
+        after = contents(folder)
+        changed = {file for file in before.keys() | after.keys() if before.get(file) != after.get(file)}
+        return reply, wrong(reply, changed, kind)
 
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
-def attempt(worker: Worker, folder: Path, words: list[str], kind: Kind) -> tuple[Reply, str]:
-    before = contents(folder)
-    reply = worker.run(folder, words)
-    after = contents(folder)
-    changed = {file for file in before.keys() | after.keys() if before.get(file) != after.get(file)}
-    return reply, wrong(reply, changed, kind)
-
-
 def contents(folder: Path) -> dict[str, str]:
     """The checksum of every file below `folder`."""
     files = (Path(place, file) for place, _, names in os.walk(folder) for file in names)
@@ -189,16 +176,14 @@ def wrong(reply: Reply, changed: set[str], kind: Kind) -> str:
         return reply.err
     if reply.code not in (0, 2, 3):
         return f"exit code {reply.code}"
-    if "Traceback" in reply.err:
-        return f"traceback, exit code {reply.code}"
     if reply.code == 0:  # a resumed run tells what it passed over
         lines = [line for line in lines if not re.search(r"resuming from checkpoint \d+$", line)]
     if len(lines) != (reply.code != 0) or not all(line.startswith("mpifl: ") for line in lines):
         return f"exit code {reply.code} with {len(lines)} lines on stderr"
-    may = [ALWAYS, *(kind.may if reply.code in (0, 3) else ())]
+    may = kind.may if reply.code in (0, 3) else ()
     if bad := sorted(file for file in changed if not any(fnmatch(file, pattern) for pattern in may)):
         return f"exit code {reply.code}, but files made or changed: {bad}"
-    if not kind.torch and (reply.seconds > SECONDS or reply.memory > MEMORY):
+    if reply.seconds > SECONDS or reply.memory > MEMORY:
         return f"{reply.seconds} s, {reply.memory} MiB"
     return "printed a control character" if reply.raw else ""
 
@@ -212,20 +197,49 @@ def row(verdicts: Sequence[Verdict]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def main(name: str, number: str, place: str) -> None:
-    from tests.faults.fuzz_kinds import KINDS
+# -- the process that runs commands ------------------------------------------------------------------------------------
+def run(folder: str, words: list[str]) -> int:
+    """The exit code of one command, started in `folder`."""
+    path = list(sys.path)
+    os.chdir(folder)
+    try:
+        return cli.main(words)
+    except BaseException:  # main itself lets nothing through
+        traceback.print_exc()
+        return -1
+    finally:
+        sys.path[:] = path
 
-    folder = Path(place, number).absolute()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    (folder.parent / "good").mkdir()
-    fuzzer = Fuzzer(folder.parent / "good", 1)
-    words = fuzzer.draw(name, KINDS[name], int(number), folder)
-    print(f"cd {folder}; mpifl {' '.join(words)}", flush=True)
-    shutil.copytree(folder, folder.with_name(f"{number}-damaged"), symlinks=True)
-    reply, fault = fuzzer.run(KINDS[name], folder, words)
-    fuzzer.close()
-    print(f"exit code {reply.code}, {reply.seconds:.2f} s; wrong: {fault or 'nothing'}\n{reply.err}")
+
+def serve() -> None:
+    """Answers each line; what commands write to stdout and stderr, C libraries included, is caught."""
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    warnings.simplefilter("always")  # not only once: each command is its own process for a user
+    for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", kind)  # as Python does
+    reader.OPEN_INTERVAL = 0.001  # s; a damaged run file is opened many times
+    replies = os.fdopen(os.dup(1), "w")
+    with TemporaryFile() as out, TemporaryFile() as err:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        for line in sys.stdin:
+            begin = time.process_time()
+            code = run(**json.loads(line))
+            seconds = time.process_time() - begin
+            sys.stdout.flush()
+            sys.stderr.flush()
+            printed = []
+            for file in (out, err):
+                file.seek(0)
+                printed.append(file.read())
+                file.seek(0)
+                file.truncate()
+            raw = any(c < 32 and c not in (9, 10, 13) for c in b"".join(printed))
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+            said = printed[1].decode("utf-8", "replace")[:20000]
+            replies.write(json.dumps(Reply(code, said, seconds, memory, raw)._asdict()) + "\n")
+            replies.flush()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve()

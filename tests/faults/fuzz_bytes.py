@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -29,14 +28,6 @@ def overwritten(raw: bytearray, random: Random) -> bytes:
     return bytes(raw)
 
 
-def swapped(raw: bytearray, random: Random) -> bytes:
-    """Swaps two blocks."""
-    size = min(random.choice((1, 8, 64, 512, 4096)), max(1, len(raw) // 2))
-    one, other = random.randrange(len(raw) - size + 1), random.randrange(len(raw) - size + 1)
-    raw[one : one + size], raw[other : other + size] = raw[other : other + size], raw[one : one + size]
-    return bytes(raw)
-
-
 def truncated(raw: bytearray, random: Random) -> bytes:
     """Cuts off the end, or leaves out a block."""
     first = random.choice((0, 1, 7, len(raw) - 1, random.randrange(len(raw)), random.randrange(len(raw))))
@@ -50,23 +41,17 @@ def longer(raw: bytearray, random: Random) -> bytes:
     return random.choice((bytes(raw[:end] + raw[first:end] + raw[end:]), bytes(raw) + more))
 
 
-DAMAGES: tuple[Callable[[bytearray, Random], bytes], ...] = (
-    flipped, flipped, replaced, overwritten, swapped, truncated, longer,
-)  # fmt: skip
-
-
 def damage(path: Path, random: Random) -> None:
     """Damages the file, one way or several."""
-    raw = path.read_bytes()
+    raw, ways = path.read_bytes(), (flipped, flipped, replaced, overwritten, truncated, longer)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         if raw:
-            raw = random.choice(DAMAGES)(bytearray(raw), random)
+            raw = random.choice(ways)(bytearray(raw), random)
     path.write_bytes(raw)
 
 
 def damage_one(folder: Path, random: Random, pattern: str = "*") -> None:
-    """Damages one of the files in `folder` and below; now and then replaces it by another kind of file, or removes
-    it."""
+    """Damages one of the files in `folder` and below; seldom replaces it by another kind of file, or removes it."""
     files = sorted(path for path in folder.rglob(pattern) if path.is_file())
     file = random.choice(files)
     chance = random.random()

@@ -13,11 +13,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from tests.faults.fuzz_bytes import damage_one
-from tests.faults.fuzz_jobs import SMALL
+from tests.faults.fuzz_bytes import damage, damage_one
+from tests.faults.fuzz_jobs import SMALL, mutate
 
 Prepare = Callable[[Path], None]
-USERS, ROWS = ("u0", "u1", "u2"), 4
+USERS, GENERATOR = ("u0", "u1", "u2"), np.random.default_rng
 
 
 def write_job(folder: Path, name: str, problem: dict[str, Any], delay: Any = "none") -> None:
@@ -30,10 +30,6 @@ def write_job(folder: Path, name: str, problem: dict[str, Any], delay: Any = "no
     (folder / f"{name}.yaml").write_text(json.dumps(job))
 
 
-def _generator() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
 # -- undamaged ---------------------------------------------------------------------------------------------------------
 def idx(zipped: bool) -> Prepare:
     """MNIST's four files with a few images."""
@@ -42,7 +38,7 @@ def idx(zipped: bool) -> Prepare:
         place = folder / "data" / "mnist"
         place.mkdir(parents=True)
         for part, rows in (("train", 30), ("t10k", 10)):
-            x, y = _generator().integers(0, 256, (rows, 28, 28)), np.arange(rows) % 10
+            x, y = GENERATOR(0).integers(0, 256, (rows, 28, 28)), np.arange(rows) % 10
             for name, array in ((f"{part}-images-idx3-ubyte", x), (f"{part}-labels-idx1-ubyte", y)):
                 head = bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes()
                 raw = head + array.astype(np.uint8).tobytes()
@@ -60,7 +56,7 @@ def cifar(kind: str) -> Prepare:
         place = folder / "data" / f"cifar-10-batches-{kind}"
         place.mkdir(parents=True)
         for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
-            x, y = _generator().integers(0, 256, (6, 3072)).astype(np.uint8), [0, 1, 2, 3, 8, 9]
+            x, y = GENERATOR(0).integers(0, 256, (6, 3072)).astype(np.uint8), [0, 1, 2, 3, 8, 9]
             if kind == "bin":
                 (place / f"{name}.bin").write_bytes(np.hstack([np.array(y, np.uint8)[:, None], x]).tobytes())
             else:
@@ -85,7 +81,7 @@ def arrays(suffix: str) -> Prepare:
 
 
 def own_arrays() -> dict[str, np.ndarray]:
-    x = _generator().standard_normal((6, 3))
+    x = GENERATOR(0).standard_normal((6, 3))
     return {"x": x, "y": np.arange(6) % 3, "x_test": x[:2], "y_test": np.arange(2)}
 
 
@@ -99,48 +95,15 @@ def write_arrays(file: Path, held: dict[str, Any]) -> None:
             content[name] = other.get(array.dtype.kind, array)
 
 
-def leaf(name: str, x: Callable[[np.random.Generator], Any], y: Any, **problem: Any) -> Prepare:
-    """LEAF's folders of JSON files: `x` gives a user's rows."""
-
-    def prepare(folder: Path) -> None:
-        for half in ("train", "test"):
-            place = folder / "data" / name / half
-            place.mkdir(parents=True)
-            held = {user: {"x": x(_generator()), "y": y} for user in USERS}
-            content = {"users": list(USERS), "num_samples": [ROWS] * 3, "user_data": held}
-            (place / "all_data.json").write_text(json.dumps(content))
-        write_job(folder, "job", {"data": {"name": name, "path": name}, **problem})
-
-    return prepare
-
-
-def vectors(generator: np.random.Generator) -> Any:
-    return generator.random((ROWS, 3)).round(3).tolist()
-
-
-def speech(generator: np.random.Generator) -> Any:
-    return ["to be, or not to be: that is the question whether tis nobler in the mind to suff"] * ROWS
-
-
-def roles(folder: Path) -> None:
-    """Shakespeare's plays by role, a line of JSON each."""
-    place = folder / "data" / "shakespeare"
-    place.mkdir(parents=True)
-    lines = [json.dumps({"play": "p", "role": f"r{k}", "text": "to be, or not to be. " * 10}) for k in range(3)]
-    (place / "mit_roles.jsonl").write_text("\n".join(lines) + "\n")
-    data = {"name": "shakespeare", "min_characters": 50, "window": 10}
-    write_job(folder, "job", {"data": data, "model": {"name": "char-lstm", "hidden": 4, "embedding": 2}})
-
-
-def cached_roles(folder: Path) -> None:
-    """Likewise, with the token files that an earlier run has left."""
-    import os
-
-    from mpifl.problems.data.shakespeare import Shakespeare
-
-    roles(folder)
-    os.environ["MPIFL_CACHE"] = str(folder / "cache")
-    Shakespeare(min_characters=50, window=10).read(folder / "data", False, None)
+def leaf(folder: Path) -> None:
+    """LEAF's folders of JSON files."""
+    for half in ("train", "test"):
+        place = folder / "data" / "leaf" / half
+        place.mkdir(parents=True)
+        held = {user: {"x": GENERATOR(0).random((4, 3)).round(3).tolist(), "y": [0, 1, 2, 0]} for user in USERS}
+        content = {"users": list(USERS), "num_samples": [4] * 3, "user_data": held}
+        (place / "all_data.json").write_text(json.dumps(content))
+    write_job(folder, "job", {"data": {"name": "leaf", "path": "leaf"}})
 
 
 def trace(folder: Path) -> None:
@@ -151,34 +114,30 @@ def trace(folder: Path) -> None:
 
 
 # -- damage that knows the format --------------------------------------------------------------------------------------
-def any_bytes(pattern: str, place: str = "data") -> Callable[[Path, Random], list[str]]:
-    """Damages one of the files of a folder."""
+def any_bytes(pattern: str) -> Callable[[Path, Random], list[str]]:
+    """Damages one of the files with such a name."""
 
-    def damage(folder: Path, random: Random) -> list[str]:
-        damage_one(folder / place, random, pattern)
+    def damaged(folder: Path, random: Random) -> list[str]:
+        damage_one(folder, random, pattern)
         return []
 
-    return damage
+    return damaged
 
 
 def any_json(folder: Path, random: Random) -> list[str]:
     """Damages a JSON file: another value at any depth of it, keys too many or too few; or its bytes."""
-    from tests.faults.fuzz_jobs import mutate
-
     file = random.choice(sorted((folder / "data").rglob("*.json")))
     if random.random() < 0.4:
         return any_bytes("*.json")(folder, random)
     content = json.loads(file.read_text())
     for _ in range(random.choice((1, 1, 2, 4))):
-        mutate(content, random, (*SMALL, 2**63, 10**30, "x" * 80, [[1, 2, 3]] * ROWS, [0] * ROWS))
+        mutate(content, random, (*SMALL, 2**63, 10**30, "x" * 80, [[1, 2, 3]] * 4, [0] * 4))
     file.write_text(json.dumps(content))
     return []
 
 
 def inside_gzip(folder: Path, random: Random) -> list[str]:
     """Damages what a gzip file holds, or the file."""
-    from tests.faults.fuzz_bytes import damage
-
     if random.random() < 0.5:
         return any_bytes("*.gz")(folder, random)
     file = random.choice(sorted((folder / "data").rglob("*.gz")))

@@ -48,12 +48,6 @@ def runnable(folder: Path, random: Random) -> list[str]:
     return [*_mutated(folder, random, SMALL), *BOUNDED]
 
 
-def vast(folder: Path, random: Random) -> list[str]:
-    """A size that no machine has the memory for, or that no number of bytes has."""
-    key, value = random.choice(("model.dim", "clients")), random.choice((10**9, 10**12, 2**63 - 1, 2**63, 10**30))
-    return ["job0.yaml", f"problem.{key}={value}", *BOUNDED]
-
-
 def _mutated(folder: Path, random: Random, pool: tuple[Any, ...]) -> list[str]:
     k = random.randrange(len(JOBS))
     job = json.loads((folder / f"{k}.json").read_text())

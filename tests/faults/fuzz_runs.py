@@ -15,25 +15,25 @@ from typing import Any
 import h5py
 import numpy as np
 
+from mpifl.cli import main
 from tests.faults.fuzz_bytes import damage, damage_one
 from tests.faults.fuzz_files import write_job
 from tests.faults.fuzz_jobs import SMALL, TRAPS
-
-MPIFL = [sys.executable, "-m", "mpifl"]
-ROOT = Path(__file__).parents[2]
+from tests.mpi.conftest import environment
 
 
 def completed(folder: Path) -> None:
     """run.h5, complete, with updates, aggregations, evaluations and an event."""
     write_job(folder, "run", {"model": {"name": "quadratic", "dim": 50}, "clients": 4})
-    _run(folder, "run.yaml", "output=run.h5", "stop.updates=40", "evaluate.updates=5")
+    words = [f"output={folder}/run.h5", "stop.updates=40", "evaluate.updates=5"]
+    assert main(["run", f"{folder}/run.yaml", *words]) == 0
 
 
 def killed(folder: Path) -> None:
     """run.h5 as SIGKILL leaves it, and run.ckpt with two checkpoints."""
     write_job(folder, "run", {"model": {"name": "quadratic", "dim": 50}, "clients": 4})
     words = ["run.yaml", "output=run.h5", "stop.updates=400", "evaluate.updates=20", "checkpoint.updates=20"]
-    done = subprocess.run([sys.executable, "-c", KILLED, "run", *words], cwd=folder, env=_environment(), timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, "run", *words], cwd=folder, env=environment(""), timeout=60)
     assert done.returncode == -signal.SIGKILL
     _age(folder / "run.h5")
 
@@ -63,14 +63,6 @@ main(sys.argv[1:])
 def _age(path: Path) -> None:
     """Gives a file an old date: one that was written to a moment ago is taken for that of a run that goes on."""
     os.utime(path, (time.time() - 3600,) * 2)
-
-
-def _run(folder: Path, *words: str) -> None:
-    subprocess.run([*MPIFL, "run", *words], cwd=folder, env=_environment(), check=True, capture_output=True, timeout=60)
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -143,50 +142,39 @@ def replays(path: Path) -> None:
 
 
 # -- what is counted ---------------------------------------------------------------------------------------------------
-class Tally:
-    """Counts the results of runs, by kind; `write` leaves one row for each kind for the page."""
-
-    def __init__(self, item: int, name: str) -> None:
-        self._item, self._name = item, name
-        self._outcomes: dict[str, Counter[str]] = {}
-        self._seconds: Counter[str] = Counter()
-
-    @contextlib.contextmanager
-    def run(self, what: str) -> Iterator[list[str]]:
-        """One run: its outcome is the text that the block puts into the list, or "failed" if the block raises."""
-        begin, told = time.monotonic(), ["passed"]
-        try:
-            yield told
-        except BaseException:
-            told[0] = "failed"
-            raise
-        finally:
-            self._outcomes.setdefault(what, Counter())[told[0]] += 1
-            self._seconds[what] += time.monotonic() - begin
-
-    def write(self) -> None:
-        rows: list[dict[str, object]] = [
-            {"item": self._item, "what": what, "runs": sum(outcomes.values()), "outcomes": dict(outcomes),
-             "seconds": round(self._seconds[what], 1)}
-            for what, outcomes in sorted(self._outcomes.items())
-        ]  # fmt: skip
-        write_counts(self._name, rows)
+Counted = Callable[[str], contextlib.AbstractContextManager[list[str]]]
 
 
-def write_counts(name: str, rows: list[dict[str, object]]) -> None:
+def counting(item: int, name: str) -> Any:
+    """The fixture `counted` of a module: `with counted(what) as told` is one run, whose outcome is the text that the
+    block puts into the list, or "failed" if it raises. At the end one row of each kind is left for the page."""
+
+    @pytest.fixture(scope="module")
+    def counted() -> Iterator[Counted]:
+        rows: dict[str, dict[str, Any]] = {}
+
+        @contextlib.contextmanager
+        def run(what: str) -> Iterator[list[str]]:
+            row = rows.setdefault(what, {"item": item, "what": what, "runs": 0, "outcomes": {}, "seconds": 0.0})
+            begin, told = time.monotonic(), ["passed"]
+            try:
+                yield told
+            except BaseException:
+                told[0] = "failed"
+                raise
+            finally:
+                row["runs"] += 1
+                row["outcomes"][told[0]] = row["outcomes"].get(told[0], 0) + 1
+                row["seconds"] = round(row["seconds"] + time.monotonic() - begin, 1)
+
+        yield run
+        write_counts(name, [rows[what] for what in sorted(rows)])
+
+    return counted
+
+
+def write_counts(name: str, rows: list[dict[str, Any]]) -> None:
     """Leaves the rows of one kind of fault for the page."""
     if place := os.environ.get("MPIFL_FAULTS_OUT"):
         Path(place).mkdir(parents=True, exist_ok=True)
         Path(place, f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
-
-
-def counting(item: int, name: str) -> Any:
-    """The fixture `counted` of a module: its counts, written at its end."""
-
-    @pytest.fixture(scope="module")
-    def counted() -> Iterator[Tally]:
-        made = Tally(item, name)
-        yield made
-        made.write()
-
-    return counted

@@ -21,7 +21,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
@@ -65,12 +64,8 @@ class Wire:
         assert self._process.stdout and self._process.stdout.readline() == "up\n"
         for number, name in enumerate(self._names, 1):
             inside = ["ip", "-n", name]
-            for words in (
-                ["link", "set", "lo", "up"],
-                ["address", "add", f"10.77.0.{number}/24", "dev", "tap0"],
-                ["link", "set", "tap0", "up"],
-            ):
-                subprocess.run([*inside, *words], check=True)
+            for words in ("link set lo up", f"address add 10.77.0.{number}/24 dev tap0", "link set tap0 up"):
+                subprocess.run([*inside, *words.split()], check=True)
 
     def set(self, delay: float = 0.0, jitter: float = 0.0, loss: float = 0.0) -> None:
         """From now on frames take `delay` to `delay + jitter` seconds, and a fraction `loss` of them is lost."""
@@ -83,16 +78,6 @@ class Wire:
             self._process.communicate()
         for name in self._names:
             subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL)
-
-
-@contextlib.contextmanager
-def wire(folder: Path) -> Iterator[Wire]:
-    made = Wire(folder)
-    try:
-        made.up()
-        yield made
-    finally:
-        made.down()
 
 
 # -- the process -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 from mpifl import open_run
 from mpifl.scheduling.availability import Renewal
 from tests.faults.harness import (
-    Tally,
+    Counted,
     amount,
     began,
     counting,
@@ -67,7 +67,6 @@ METHODS: dict[str, tuple[dict[str, Any], int, float | None, dict[str, Any]]] = {
 FEW = 800  # most updates of a run whose lost clients leave it no optimum to reach
 INCREMENTS = ["area", "ace", "scaffold"]
 
-
 counted = counting(13, "availability")
 
 
@@ -102,12 +101,12 @@ def check(path: Path, name: str, seed: int, since: float, count: int) -> None:
 @pytest.mark.parametrize("seed", amount(1, 5))
 @pytest.mark.parametrize("lost", ["rehost", "freeze"])
 @pytest.mark.parametrize("name", METHODS)
-def test_one_or_two_ranks_are_killed(name: str, lost: str, seed: int, tmp_path: Path, counted: Tally) -> None:
+def test_one_or_two_ranks_are_killed(name: str, lost: str, seed: int, tmp_path: Path, counted: Counted) -> None:
     """Their clients move to other ranks, or are lost."""
     needs_tolerance()
     path, draw = tmp_path / "a.h5", random.Random(f"{seed} {lost}")
     count = METHODS[name][1] if lost == "rehost" else min(FEW, METHODS[name][1])
-    with counted.run(f"availability, ranks killed, {lost}") as told:
+    with counted(f"availability, ranks killed, {lost}") as told:
         file = content(name, seed, lost, count, checkpoint={"every": draw.choice([0.2, 0.6, 2.0])})
         plan = [(draw.uniform(0, KILLS), rank) for rank in draw.sample(range(1, RANKS), draw.choice([1, 2]))]
         killed, _ = run_and_kill(tmp_path, RANKS, write(tmp_path, "a", file), path, plan)
@@ -125,10 +124,10 @@ def test_one_or_two_ranks_are_killed(name: str, lost: str, seed: int, tmp_path: 
 
 @pytest.mark.parametrize("seed", amount(1, 5))
 @pytest.mark.parametrize("name", METHODS)
-def test_the_whole_job_is_killed(name: str, seed: int, tmp_path: Path, counted: Tally) -> None:
+def test_the_whole_job_is_killed(name: str, seed: int, tmp_path: Path, counted: Counted) -> None:
     """Launcher and all, once or twice, and resumed on other numbers of ranks, none included."""
     path, draw, count = tmp_path / "a.h5", random.Random(f"{name} {seed}"), METHODS[name][1]
-    with counted.run("availability, job killed and resumed") as told:
+    with counted("availability, job killed and resumed") as told:
         file = write(tmp_path, "a", content(name, seed, "stop", count))
         told[0] = hurt(tmp_path, draw, file, path, "checkpoint.every=0.2", most=5)
         with open_run(path) as run:
@@ -138,11 +137,11 @@ def test_the_whole_job_is_killed(name: str, seed: int, tmp_path: Path, counted: 
 
 
 @pytest.mark.parametrize("name", INCREMENTS)
-def test_a_rank_is_killed_and_then_the_job(name: str, tmp_path: Path, counted: Tally) -> None:
+def test_a_rank_is_killed_and_then_the_job(name: str, tmp_path: Path, counted: Counted) -> None:
     """The clients of the dead rank have moved; the checkpoints that follow have them where they are."""
     needs_tolerance()
     path, draw = tmp_path / "a.h5", random.Random(name)
-    with counted.run("availability, a rank and then the job killed"):
+    with counted("availability, a rank and then the job killed"):
         file = write(tmp_path, "a", content(name, 300, "rehost", METHODS[name][1], checkpoint={"every": 0.2}))
         with job(tmp_path, RANKS, "run", file) as command:
             start = until(lambda: began(path), command, "the start")

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, began, counting, intolerant, mpifl, replays
+from tests.faults.harness import Counted, amount, began, counting, intolerant, mpifl, replays
 from tests.faults.history import SLACK, Case, check_history, draw_case, read_contacts, run_case
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
-
 
 counted = counting(10, "history")
 
@@ -39,9 +38,9 @@ def check_case(case: Case, folder: Path) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", amount(10, 120))
-def test_history(seed: int, tmp_path: Path, counted: Tally) -> None:
+def test_history(seed: int, tmp_path: Path, counted: Counted) -> None:
     case = draw_case(seed, not intolerant())
-    with counted.run(case.place) as told:
+    with counted(case.place) as told:
         told[0] = check_case(case, tmp_path)
 
 

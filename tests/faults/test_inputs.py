@@ -13,15 +13,42 @@ from typing import Any
 
 import pytest
 
-from tests.faults.fuzz import Fuzzer, Reply, row, wrong
-from tests.faults.fuzz_kinds import KINDS
+from tests.faults import fuzz_files as files
+from tests.faults import fuzz_jobs as jobs
+from tests.faults import fuzz_runs as runs
+from tests.faults.fuzz import Fuzzer, Kind, row
 from tests.faults.harness import FULL, write_counts
 from tests.tiers import parameters
 
-NAMES = [name for name, kind in KINDS.items() if FULL or not kind.torch]
+CHECK, RUN = [["check"]], [["run", "job.yaml"]]
+READ = [["show", "run.h5"], ["report", "run.h5"], ["report", "run.h5", "--out", "out"], ["replay", "run.h5"]]
+RESUME = [["resume", "run.h5"]]
+RESULT, READ_MAY = ("results/*.h5",), ("out/*", "run-replay.h5")
+RESUME_MAY = ("run.h5", "run.h5.damaged*", "run.ckpt/*")
+JOB = ("job0.yaml",)
+KINDS = {
+    "job file: text": Kind(jobs.prepare, jobs.text, CHECK, 300, words=JOB),
+    "job file: values": Kind(jobs.prepare, jobs.values, CHECK, 500, words=JOB),
+    "job file: run": Kind(jobs.prepare, jobs.runnable, [["run"]], 250, RESULT, (*JOB, *jobs.BOUNDED)),
+    "job file: overrides": Kind(jobs.prepare, jobs.overrides, CHECK, 200, words=JOB),
+    "run file: bytes": Kind(runs.completed, runs.any_bytes, READ, 300, READ_MAY),
+    "run file: content": Kind(runs.completed, runs.content, READ, 250, READ_MAY),
+    "run file of a killed run: bytes": Kind(runs.killed, runs.any_bytes, READ, 200, READ_MAY),
+    "run file of a killed run: content": Kind(runs.killed, runs.content, RESUME, 120, RESUME_MAY),
+    "run file of a killed run: bytes, resumed": Kind(runs.killed, runs.any_bytes, RESUME, 150, RESUME_MAY),
+    "checkpoints": Kind(runs.killed, runs.checkpoints, RESUME, 250, RESUME_MAY),
+    "idx": Kind(files.idx(False), files.any_bytes("*ubyte"), RUN, 80, RESULT),
+    "idx, gzipped": Kind(files.idx(True), files.inside_gzip, RUN, 60, RESULT),
+    "CIFAR, binary": Kind(files.cifar("bin"), files.any_bytes("*batch*"), RUN, 40, RESULT),
+    "CIFAR, pickled": Kind(files.cifar("py"), files.any_bytes("*batch*"), RUN, 80, RESULT),
+    "own data: npz": Kind(files.arrays(".npz"), files.any_arrays, RUN, 100, RESULT),
+    "own data: HDF5": Kind(files.arrays(".h5"), files.any_arrays, RUN, 100, RESULT),
+    "LEAF JSON": Kind(files.leaf, files.any_json, RUN, 100, RESULT),
+    "trace of delays": Kind(files.trace, files.any_bytes("*.csv"), RUN, 80, RESULT),
+}
 SHORT = 80  # inputs of the short pass, about
-ALL = sum(KINDS[name].share for name in NAMES)
-CASES: list[Any] = [(name, KINDS[name].share if FULL else max(3, SHORT * KINDS[name].share // ALL)) for name in NAMES]
+ALL = sum(kind.share for kind in KINDS.values())
+CASES: list[Any] = [(name, kind.share if FULL else max(3, SHORT * kind.share // ALL)) for name, kind in KINDS.items()]
 
 pytestmark = [pytest.mark.timeout(3600 if FULL else 900), pytest.mark.damaged]
 
@@ -48,7 +75,7 @@ def test_bad_input(name: str, count: int, fuzzer: Fuzzer, rows: list[dict[str, o
     assert not bad, "\n".join(map(str, bad[:20]))
 
 
-@pytest.mark.parametrize("name", parameters(NAMES, NAMES[1::2]))
+@pytest.mark.parametrize("name", parameters(KINDS, [*KINDS][1::2]))
 def test_what_is_not_damaged_is_taken(name: str, fuzzer: Fuzzer, tmp_path: Path) -> None:
     """Otherwise the test above would look no further than at the first check of each file."""
     folder, kind = tmp_path / "whole", KINDS[name]
@@ -56,24 +83,3 @@ def test_what_is_not_damaged_is_taken(name: str, fuzzer: Fuzzer, tmp_path: Path)
     for words in kind.commands:
         reply, fault = fuzzer.run(kind, folder, [*words, *kind.words])
         assert (reply.code, fault) == (0, ""), reply.err
-
-
-@pytest.mark.parametrize(
-    ("reply", "changed", "text"),
-    [
-        (Reply(0, ""), {"results/a.h5"}, ""),
-        (Reply(0, "mpifl: checkpoint 3 is damaged: resuming from checkpoint 2\n"), set(), ""),
-        (Reply(None, "died: exit code -11"), set(), "died"),
-        (Reply(1, ""), set(), "exit code 1"),
-        (Reply(3, "Traceback (most recent call last):\n"), set(), "traceback"),
-        (Reply(2, "mpifl: a\nmpifl: b\n"), set(), "2 lines"),
-        (Reply(2, "mpifl: a\n"), {"cache/tokens", "results/a.h5"}, "['results/a.h5']"),
-        (Reply(0, ""), {"executed"}, "['executed']"),
-        (Reply(0, "", 11.0), set(), "11.0 s"),
-        (Reply(0, "", memory=2000), set(), "2000 MiB"),
-        (Reply(0, "", raw=True), set(), "control character"),
-    ],
-)
-def test_verdicts(reply: Reply, changed: set[str], text: str) -> None:
-    fault = wrong(reply, changed, KINDS["job file: run"])
-    assert (text in fault) if text else not fault

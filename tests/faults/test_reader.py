@@ -17,7 +17,7 @@ import pytest
 
 from mpifl.runfile import open_run
 from mpifl.runfile.tables import TABLES
-from tests.faults.harness import FULL, Tally, counting, job
+from tests.faults.harness import FULL, Counted, counting, job
 from tests.mpi.conftest import until, write
 
 RUNS, OPENS = (27, 40) if FULL else (3, 20)
@@ -33,13 +33,12 @@ Tables = dict[str, pd.DataFrame]
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1800 if FULL else 120)]
 
-
 counted = counting(4, "reader")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(RUNS))
-def test_reader(number: int, tmp_path: Path, counted: Tally) -> None:
+def test_reader(number: int, tmp_path: Path, counted: Counted) -> None:
     """Opened again and again, from before the run's end to after it; the end comes at a random instant."""
     random = Random(number)
     ranks, how = WRITERS[number % len(WRITERS)]
@@ -51,7 +50,7 @@ def test_reader(number: int, tmp_path: Path, counted: Tally) -> None:
         end.start()
         seen, lengths = look(path), set()
         for _ in range(OPENS - 2):
-            with counted.run(f"{max(1, ranks)} rank{'s' if ranks > 1 else ''}, ended by {how.name}"):
+            with counted(f"{max(1, ranks)} rank{'s' if ranks > 1 else ''}, ended by {how.name}"):
                 new = look(path)
                 follows(new, seen)
             seen = new

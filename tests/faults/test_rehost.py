@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, counting, needs_tolerance, run_and_kill, saved
+from tests.faults.harness import Counted, amount, counting, needs_tolerance, run_and_kill, saved
 from tests.faults.spy import gap_at_checkpoint, quadratics, replayed
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -28,7 +28,6 @@ UPDATES = 3000  # of a run, 3 s and more: some 25 times what the distance to the
 DEATHS = 2.0  # s from the start in which ranks die
 CURVATURES, OPTIMA, OPTIMUM, MODEL = quadratics(CLIENTS, DIM)
 CLOSE = 1e-9
-
 
 counted = counting(3, "rehost")
 
@@ -52,14 +51,14 @@ def biased(y: np.ndarray, lost: list[int]) -> np.ndarray:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", amount(1, 30))
-def test_rehost(seed: int, tmp_path: Path, counted: Tally) -> None:
+def test_rehost(seed: int, tmp_path: Path, counted: Counted) -> None:
     """Deaths before the first checkpoint, between two, and of ranks that had taken others' clients over."""
     needs_tolerance()
     draw = random.Random(seed)
     path, deaths = tmp_path / "q.h5", 1 + (seed + 2) % (RANKS - 2)
     every = draw.choice([0.1, 0.3, 1.0])
     file = write(tmp_path, "q", quadratic("rehost", checkpoint={"every": every}, seed=seed))
-    with counted.run("rehost") as told:
+    with counted("rehost") as told:
         plan = [(draw.uniform(0, DEATHS), rank) for rank in draw.sample(range(1, RANKS), deaths)]
         killed, done = run_and_kill(tmp_path, RANKS, file, path, plan, 40)
         with open_run(path) as run:
@@ -75,12 +74,12 @@ def test_rehost(seed: int, tmp_path: Path, counted: Tally) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", amount(1, 30))
-def test_freeze(seed: int, tmp_path: Path, counted: Tally) -> None:
+def test_freeze(seed: int, tmp_path: Path, counted: Counted) -> None:
     needs_tolerance()
     draw = random.Random(seed)
     path, deaths = tmp_path / "q.h5", 1 + (seed + 2) % (RANKS - 2)
     file = write(tmp_path, "q", quadratic("freeze", seed=seed))
-    with counted.run("freeze") as told:  # they die before anything has converged, so that it matters
+    with counted("freeze") as told:  # they die before anything has converged, so that it matters
         plan = [(draw.uniform(0, 0.3), rank) for rank in draw.sample(range(1, RANKS), deaths)]
         _, done = run_and_kill(tmp_path, RANKS, file, path, plan)  # one client alone takes 40 s
         spy = replayed(path)

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
-from mpifl.runfile.checkpoint_folder import folder_of
-from tests.faults.harness import Tally, amount, counting, intolerant, job, kill_all, mpifl, needs_tolerance, saved
+from tests.faults.harness import Counted, amount, counting, intolerant, job, kill_all, mpifl, saved
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL
 from tests.mpi.cases import job as of
@@ -36,7 +35,6 @@ VIRTUAL = {name: CASES[name] for name in [*METHODS, "area-deferred", "area-large
 VIRTUAL["apfl-torch"] = TORCH
 SETS = 12  # checkpoints of an uninterrupted run
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 60}}
-
 
 counted = counting(2, "resume")
 
@@ -132,12 +130,12 @@ def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str,
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", amount(1, 100))
-def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counted: Tally) -> None:
+def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counted: Counted) -> None:
     draw = random.Random(seed)
     name = list(VIRTUAL)[seed % len(VIRTUAL)]
     path = tmp_path / "v.h5"
     reference = whole[name]
-    with counted.run(f"virtual clock: {name}") as told:
+    with counted(f"virtual clock: {name}") as told:
         words = write(tmp_path, "v", virtual(name)), path, f"checkpoint.updates={every(name)}"
         told[0] = hurt(tmp_path, draw, *words, most=SETS // 2)
         assert not differing(reference, path, but=("events",))
@@ -146,41 +144,15 @@ def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counte
             assert ("resumed" in set(run.events.kind)) == ("resumed" in told[0])
 
 
-def lost_and_killed(folder: Path, path: Path, name: str, ranks: int, draw: random.Random) -> bool:
-    """Starts a run and removes a file of its checkpoints, once there are two; whether it is killed before its end."""
-    words = write(folder, "v", virtual(name)), f"output={path}", f"checkpoint.updates={every(name)}"
-    with job(folder, ranks, "run", *words) as command:
-        until(lambda: saved(path) >= 2 or command.over(), command, "two checkpoints")
-        time.sleep(draw.uniform(0, 0.1))
-        draw.choice(sorted(folder_of(path).iterdir())).unlink(missing_ok=True)
-        time.sleep(draw.uniform(0, 0.1))
-        return killed(command, path, draw)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(20))
-def test_a_run_that_loses_any_file_of_its_checkpoints(seed: int, whole: dict[str, Path], tmp_path: Path) -> None:
-    """The file is removed at a random instant, and the job is killed a moment later."""
-    needs_tolerance()
-    draw = random.Random(2000 + seed)
-    name = draw.choice(["area-large", "ringleader-large", "favas-large", "apfl-torch"])
-    ranks = draw.sample(NUMBERS, 2)
-    paths = [tmp_path / f"{k}.h5" for k in range(5)]
-    path = next(path for path in paths if lost_and_killed(tmp_path, path, name, ranks[0], draw))
-    with job(tmp_path, ranks[1], "resume", path) as command:
-        command.ends_well(120)
-    assert not differing(whole[name], path, but=("events",))
-
-
 @pytest.mark.parametrize("seed", amount(1, 40))
-def test_real_clock(seed: int, tmp_path: Path, counted: Tally) -> None:
+def test_real_clock(seed: int, tmp_path: Path, counted: Counted) -> None:
     draw = random.Random(1000 + seed)
     path = tmp_path / "r.h5"
     problem = draw.choice([{**SMALL, "dtype": "float64"}, LARGE])
     reply = draw.choice(["before", "after", "deferred"])
     more = {"clock": REAL, "stop": {"time": 3.0}, "evaluate": {"every": 0.5}, "seed": seed}
     file = write(tmp_path, "r", of({**AREA, "trigger": {"every": 3}, "reply": reply}, problem, **more))
-    with counted.run(f"real clock: AREA, reply {reply}") as told:
+    with counted(f"real clock: AREA, reply {reply}") as told:
         told[0] = hurt(tmp_path, draw, file, path, "checkpoint.every=0.2", most=6)
         spy = replayed(path)
         assert not differing(path, tmp_path / "r-replay.h5", but=("events",))
@@ -194,14 +166,3 @@ def test_real_clock(seed: int, tmp_path: Path, counted: Tally) -> None:
             assert np.array_equal(run.clients.updates, np.bincount(run.updates.client, minlength=len(run.clients)))
             assert run.attrs["began"] > 0 and 2.5 < run.attrs["wall_seconds"] < 4.5
             assert set(run.updates.client[run.updates.time > 2.5]) == set(run.clients.index)
-
-
-def test_a_completed_run_is_not_resumed(tmp_path: Path) -> None:
-    needs_tolerance()
-    file = write(tmp_path, "c", of(AREA, SMALL, stop={"updates": 50}, output="c.h5", checkpoint={"updates": 20}))
-    with job(tmp_path, 0, "run", file) as command:
-        command.ends_well()
-    before = (tmp_path / "c.h5").read_bytes()
-    with job(tmp_path, 2, "resume", "c.h5") as command:
-        assert command.ends_well(code=2).err.count("\n") == 1, str(command)
-    assert (tmp_path / "c.h5").read_bytes() == before

@@ -22,7 +22,7 @@ from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.runfile.checkpoint_folder import folder_of, sets
-from tests.faults.harness import Tally, counting
+from tests.faults.harness import Counted, counting
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
 
@@ -170,7 +170,6 @@ class Slow(Area):
         return super().train(client, message, objective)
 """
 
-
 counted = counting(7, "slurm")
 
 
@@ -202,7 +201,7 @@ Disturb = Callable[..., contextlib.AbstractContextManager[Disturbed]]
 
 
 @pytest.fixture
-def disturbed(slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: Tally) -> Disturb:
+def disturbed(slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: Counted) -> Disturb:
     """A job in virtual time runs without SLURM; then under it, while a block does something to it: the same file."""
     (tmp_path / "own_slow.py").write_text(SLOW)
     monkeypatch.syspath_prepend(tmp_path)
@@ -217,7 +216,7 @@ def disturbed(slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
         more = {"seed": 1, "stop": {"updates": updates}, "evaluate": {"updates": updates // 9}}
         file = write(tmp_path, "slow", {"algorithm": algorithm, "problem": problem, "clock": clock, **more})
         assert main(["run", str(file), f"output={whole}"]) == 0
-        with counted.run(what) as told:
+        with counted(what) as told:
             words = (file, f"output={path}", "site.nodes=2", "site.ranks_per_node=4", *keys)
             job = Disturbed(slurm, mpifl_submit({**slurm, "SLOW": str(contact)}, tmp_path, *words), path)
             yield job

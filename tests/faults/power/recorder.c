@@ -184,17 +184,6 @@ int ftruncate(int fd, off_t length) {
 
 int ftruncate64(int fd, off64_t length) { return ftruncate(fd, length); }
 
-int truncate(const char *path, off_t length) {
-    char absolute[PATH_MAX];
-    struct stat info;
-    int done = (int)syscall(SYS_truncate, path, length);
-    if (!done && inside(path, absolute) && !stat(path, &info))
-        record('T', info.st_ino, length, absolute, NULL, NULL, 0);
-    return done;
-}
-
-int truncate64(const char *path, off64_t length) { return truncate(path, length); }
-
 /* -- syncs --------------------------------------------------------------------------------------------------------- */
 /* The record says what a sync is for; no disk is waited for, but other threads get time for what they do meanwhile. */
 static int synced(int fd, long call) {
@@ -225,18 +214,6 @@ int unlink(const char *path) { return named('U', path, NULL, (int)syscall(SYS_un
 int rmdir(const char *path) { return named('U', path, NULL, (int)syscall(SYS_rmdir, path)); }
 int mkdir(const char *path, mode_t mode) { return named('M', path, NULL, (int)syscall(SYS_mkdir, path, mode)); }
 
-int renameat(int a, const char *from, int b, const char *to) {
-    return named('R', from, to, (int)syscall(SYS_renameat, a, from, b, to));
-}
-
-int linkat(int a, const char *from, int b, const char *to, int flags) {
-    return named('L', from, to, (int)syscall(SYS_linkat, a, from, b, to, flags));
-}
-
 int unlinkat(int fd, const char *path, int flags) {
     return named('U', path, NULL, (int)syscall(SYS_unlinkat, fd, path, flags));
-}
-
-int mkdirat(int fd, const char *path, mode_t mode) {
-    return named('M', path, NULL, (int)syscall(SYS_mkdirat, fd, path, mode));
 }

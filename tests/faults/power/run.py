@@ -7,18 +7,16 @@ on purpose.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any
 
-from mpifl.checkpoint import part, segments, sets
+from mpifl.checkpoint import part, sets
 from mpifl.checkpoint.sets import Manifest
 from mpifl.cli import main
-from mpifl.runfile.durable import sync_folder, temporary_name, write_durably
+from mpifl.runfile.durable import sync_folder, write_durably
 from mpifl.server import checkpointer as checkpointer_module
 from mpifl.server.checkpointer import Checkpointer
 
@@ -45,20 +43,6 @@ def await_each() -> None:
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
-@contextlib.contextmanager
-def _unsynced(path: Path) -> Iterator[BinaryIO]:
-    """Like `durable_file`, without the sync."""
-    temporary = temporary_name(path)
-    with temporary.open("x+b") as file:
-        yield file
-    os.replace(temporary, path)
-
-
-def _write_unsynced(path: Path, data: bytes) -> None:
-    with _unsynced(path) as file:
-        file.write(data)
-
-
 def _older_sets_removed_first(path: Path, data: bytes) -> None:
     for other in path.parent.glob("*.json"):
         other.unlink()
@@ -73,10 +57,8 @@ def _parent_not_synced(folder: Path) -> None:
 
 MISTAKES: dict[str, tuple[Any, str, Any]] = {  # what takes the place of a module's name
     "parts are not synced": (part, "os", SimpleNamespace(**{**vars(os), "fsync": lambda descriptor: None})),
-    "rows are not synced": (segments, "durable_file", _unsynced),
     "the names of rows are not synced": (sets, "sync_folder", lambda folder: None),
     "the folder's own name is not synced": (sets, "sync_folder", _parent_not_synced),
-    "the manifest is not synced": (sets, "write_durably", _write_unsynced),
     "older sets are removed before the new one is valid": (sets, "write_durably", _older_sets_removed_first),
 }
 
