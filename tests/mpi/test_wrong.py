@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.mpi.cases import AREA, SMALL, job
-from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, one_line, refused, write
+from tests.mpi.conftest import MPIFL, Start, all_refused, in_one_job, refused, write
 from tests.tiers import long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.damaged, pytest.mark.timeout(120)]
@@ -36,23 +35,13 @@ WRONG = [
     ("run {job} output={run}", "the file exists; choose another name, or overwrite=true"),
     ("run {run}", "this is HDF5"),
     ("run {job} {digits}", "key=value after the JOB.yaml"),
+    ("resume {run}", "the run is completed"),
     ("replay text.txt", "no HDF5 file; expected a run file"),
     ("replay cut.h5", "cut.h5"),
     ("replay {run} output={run}", "the file exists; choose another name, or overwrite=true"),
     ("show text.txt", "text.txt"),
     ("", "command=''"),
 ]
-
-
-def words(line: str) -> list[str]:
-    """A command line's words: values in braces or brackets may hold blanks."""
-    parts: list[str] = []
-    for word in line.split():
-        if parts and (parts[-1].count("{") > parts[-1].count("}")):
-            parts[-1] += f" {word}"
-        else:
-            parts.append(word)
-    return parts
 
 
 def prepare(folder: Path) -> dict[str, str]:
@@ -74,18 +63,17 @@ def prepare(folder: Path) -> dict[str, str]:
 
 
 def filled(line: str, names: dict[str, str]) -> list[str]:
+    """The words of a command; blanks that a colon or a comma precedes are inside a value."""
     for name, value in names.items():
         line = line.replace(name, value)
-    return words(line)
+    return re.split(r"(?<![:,]) ", line) if line else []
 
 
 def test_every_mistake_is_one_line(tmp_path: Path) -> None:
     """All mistakes in one MPI job of 3 ranks, and then a good run, which finds all ranks ready."""
     names = prepare(tmp_path)
-    commands = [filled(line, names) for line, _ in WRONG]
-    *replies, good, again = in_one_job(tmp_path, 3, [*commands, ["run", "good.yaml", "output=g.h5"], ["list", "data"]])
-    missed = [(line, reply) for (line, says), reply in zip(WRONG, replies, strict=True) if not one_line(reply, says)]
-    assert not missed, "\n".join(map(str, missed))
+    wrong = [(filled(line, names), says) for line, says in WRONG]
+    good, again = all_refused(tmp_path, 3, wrong, ["run", "good.yaml", "output=g.h5"], ["list", "data"])
     assert good.codes == [0] * 3 and good.changed == ["g.h5"]
     assert again.codes == [0] * 3 and "mnist" in again.out and not again.changed
 
@@ -108,32 +96,88 @@ def test_the_launcher_passes_the_exit_code_on(run: Start, tmp_path: Path, ranks:
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-@pytest.mark.long
-def test_overwrite(run: Start, tmp_path: Path) -> None:
-    """A run that begins replaces the results if asked to; the script takes overrides without a job."""
-    prepare(tmp_path)
-    first = (tmp_path / "results/good.h5").read_bytes()
-    done = run(3, *RUN, "good.yaml", "overwrite=true", "seed=6", code=0)
-    assert not done.err and (tmp_path / "results/good.h5").read_bytes() != first, str(done)
-    done = run(2, *RUN, "stop={updates: 20}", "output=q.h5", "problem.clients=4", code=0)
-    assert not done.err and (tmp_path / "q.h5").exists(), str(done)
+# -- in a user's own problem -------------------------------------------------------------------------------------------
+MINE = """
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
 
 
-TAGS = """
-from types import SimpleNamespace
-from mpifl.errors import ConfigError
-from mpifl.transport.mpi import DATA, check_tags
-comm = SimpleNamespace(Get_attr=lambda key: 32767)  # the least that MPI promises
-check_tags(comm, 32767 - DATA)
-try:
-    check_tags(comm, 32767 - DATA + 1)
-except ConfigError as error:
-    print(error)
+def make_problem(case=""):
+    x = [torch.randn(s, 3) for s in (4, 9, 6, 5)]
+    y = [(rows.sum(1) > 0).long() for rows in x]
+    if case == "label":
+        y[3][4] = 2
+    elif case == "unseeded":
+        x[3] += np.random.default_rng().random()
+    elif case == "elsewhere" and MPI.COMM_WORLD.rank == 2:
+        x.pop(), y.pop()
+    elif case == "exits" or (case == "one-exits" and MPI.COMM_WORLD.rank == 2):
+        raise SystemExit(0)
+    elif case == "raises":
+        raise KeyError("of the user's own")
+    return nn.Linear(3, 2), cross_entropy, list(map(TensorDataset, x, y)), TensorDataset(x[0], y[0])
 """
+GOOD = {
+    "seed": 3, "problem": {"entry": "mine:make_problem", "options": {}, "batch_size": 4},
+    "algorithm": {"name": "area", "step_size": 1, "trigger": {"every": 2}},
+    "clock": {"mode": "virtual", "delay": {"name": "exponential", "rate": 10}},
+    "stop": {"updates": 40}, "evaluate": {"updates": 10},
+}  # fmt: skip
+UNSEEDED = "rank 2: client 3 has other rows on rank 0; expected the same data on every rank; seed what is drawn"
+TRAINING = "problem={entry: 'tests.own_clients:wrong', options: {case: '"
+EXITS = "problem.entry=mine:make_problem: it exits with status 0; expected (module, loss"
+
+# Overrides, and what the line says; `tests/problems/test_entry_wrong.py` has more of them in one process.
+IN_THE_PROBLEM = [
+    ("problem.entry=ours:make_problem", "cannot be imported: No module named 'ours'; expected package.module:function"),
+    ("problem.clients=3", "problem.clients=3: mine:make_problem returns 4 data sets; expected 4, or null"),
+    ("problem.options.case=label", "client 3: Target 2 is out of bounds."),
+    ("problem.options.case=unseeded", UNSEEDED),
+    ("problem.options.case=elsewhere", "rank 2: this rank got 3 clients, rank 0 got 4"),
+    ("algorithm={name: fedavg, cohort: 5}", "algorithm.cohort=5"),
+    ("problem.options.case=exits", EXITS),
+    ("problem.options.case=one-exits", EXITS.replace("it exits", "rank 2: it exits")),
+    (
+        f"{TRAINING}trial:length'}}}}",
+        "rank 1: client 0: fit returned a y that is float32 of shape (2,), not",
+    ),
+    (f"{TRAINING}trial:raises'}}}}", "rank 1: client 0: KeyError:"),
+    (
+        f"{TRAINING}trial:hangs'}}}} faults.patience=2",
+        "rank 1: fit of client 0 has not returned after faults.patience=2 s",
+    ),
+]
 
 
-def test_more_clients_than_message_tags() -> None:
-    done = subprocess.run([sys.executable, "-c", TAGS], capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith(
-        "problem.clients=32752: this MPI has 32751 message tags for clients; expected at most 32751"
-    ), done
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a user's own problem, which has mistakes that show under mpirun, and a job."""
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text(MINE)
+    write(tmp_path, "good", GOOD)
+    return tmp_path
+
+
+@pytest.mark.long
+def test_every_mistake_in_a_problem_is_one_line(folder: Path) -> None:
+    """All in one MPI job of 3 ranks, with an existing file that is to be replaced; then a good run, which replaces
+    it."""
+    kept = folder / "kept.h5"
+    kept.write_bytes(b"kept")
+    run = ["run", "good.yaml", "output=kept.h5", "overwrite=true"]
+    (good,) = all_refused(
+        folder, 3, [([*run, *filled(given, {})], says) for given, says in IN_THE_PROBLEM], run, deadline=120
+    )
+    assert good.codes == [0] * 3 and good.changed == ["kept.h5"] and kept.read_bytes() != b"kept"
+
+
+@pytest.mark.long
+def test_an_error_of_the_users_own_code_ends_all_ranks(run: Start, folder: Path) -> None:
+    """With the place where it was raised."""
+    done = run(3, *MPIFL, "run", "good.yaml", "problem.options.case=raises")
+    assert done.code == 3 and 'KeyError: "of the user\'s own"' in done.err and "mine.py" in done.err, str(done)
+    assert not list(folder.rglob("*.h5"))

@@ -12,19 +12,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from mpifl import open_run
 from mpifl.cli import main
-from mpifl.errors import ConfigError
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from tests.faults.harness import Counted, counting
 from tests.mpi.conftest import write
-from tests.mpi.files import differing
+from tests.mpi.files import consumed, differing
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.sh")
@@ -160,7 +158,6 @@ def test_mistake_that_shows_on_the_nodes_ends_the_job_with_exit_code_2(slurm: di
 # -- a run that does not end in one go ---------------------------------------------------------------------------------
 SLOW = """
 import os, time
-from dataclasses import dataclass
 from mpifl.algorithms.area import Area
 
 @dataclass(frozen=True)
@@ -173,17 +170,7 @@ class Slow(Area):
 counted = counting(7, "slurm")
 
 
-def consumed(path: Path) -> int:
-    """The updates in a run file, which may not be there yet."""
-    try:
-        with open_run(path) as run:
-            return len(run.updates)
-    except ConfigError:
-        return 0
-
-
-@dataclass
-class Disturbed:
+class Disturbed(NamedTuple):
     """A job under way on two nodes, which something is to happen to."""
 
     slurm: dict[str, str]
@@ -192,9 +179,6 @@ class Disturbed:
 
     def facts(self) -> dict[str, str]:
         return facts(self.slurm, self.id)
-
-    def ask(self, *command: str) -> None:
-        ask(self.slurm, *command)
 
 
 Disturb = Callable[..., contextlib.AbstractContextManager[Disturbed]]
@@ -240,7 +224,7 @@ def test_warned_saved_and_started_again(disturbed: Disturb) -> None:
     with disturbed("scancel --batch --signal=USR1, twice", SAVED, 3000, 0.05) as job:
         for k in (1, 2):
             until(lambda k=k: consumed(job.path) > k * 700 and job.facts()["JobState"] == "RUNNING", "updates")
-            job.ask("scancel", "--batch", "--signal=USR1", job.id)
+            ask(job.slurm, "scancel", "--batch", "--signal=USR1", job.id)
             until(lambda k=k: job.facts()["Restarts"] == str(k), "requeue")
             assert sets(folder_of(job.path))
 
@@ -256,7 +240,7 @@ def test_a_node_fails(disturbed: Disturb) -> None:
     outcome = "started again from the last checkpoint, bit-identical"
     with disturbed("a node fails", outcome, 3000, 0.05, "checkpoint.updates=200") as job:
         until(lambda: sets(folder_of(job.path))[-1:] > [2], "checkpoints")
-        job.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        ask(job.slurm, "scontrol", "update", "nodename=n2", "state=down", "reason=test")
         until(lambda: job.facts()["Restarts"] == "1", "requeue")  # the node comes back: ReturnToService=2
 
 

@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Message, Update
-from mpifl.transport.frames import HEADER_BYTES, INLINE_BYTES, FrameFormat, Header, Kind
+from mpifl.transport.frames import HEADER_BYTES, FrameFormat, Header, Kind
 
 NUMBERS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)  # as many as fit
 FLOAT = np.dtype(np.float32)
 VECTORS = (np.array([1.0, 2.0, 3.0], FLOAT), np.array([4.0, 5.0, 6.0], FLOAT))
 
 
-def test_the_header_has_a_fixed_size() -> None:
-    assert ctypes.sizeof(Header) == HEADER_BYTES == 128
-
-
 @pytest.mark.parametrize(("d", "vectors", "size"), [(3, 2, 128 + 24), (8192, 1, 128 + 32768), (8193, 1, 128)])
-def test_vectors_up_to_32_kib_travel_in_the_frame(d: int, vectors: int, size: int) -> None:
+def test_vectors_up_to_32_kib_travel_in_the_frame_behind_a_header_of_128_bytes(d: int, vectors: int, size: int) -> None:
     format = FrameFormat(d, FLOAT, vectors)
-    assert format.frame().buffer.size == size and format.inline == (4 * d * vectors <= INLINE_BYTES)
+    assert format.frame().buffer.size == size and format.inline == (size > 128)
+    assert ctypes.sizeof(Header) == HEADER_BYTES == 128
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -32,14 +29,13 @@ def test_a_message_arrives_as_it_was_sent(count: int) -> None:
     message = Message(VECTORS[:count], NUMBERS, work=2**53, version=3, round=4)
     sender.write_message(7, message, 0.5)
     receiver.buffer[:] = sender.buffer
-    sender.buffer[:] = 0
     header, arrived = receiver.header, receiver.read_message(lambda v: v)
+    assert (header.kind, header.subject, header.delay, header.length) == (Kind.MESSAGE, 7, 0.5, count)
     receiver.buffer[:] = 0  # the next frame: the vectors were copied
     assert [v.tolist() for v in arrived.vectors] == [v.tolist() for v in message.vectors]
     assert arrived._replace(vectors=()) == message._replace(vectors=())
-    sender.write_message(7, message, 0.5)
-    receiver.buffer[:] = sender.buffer
-    assert (header.kind, header.subject, header.delay, header.length) == (Kind.MESSAGE, 7, 0.5, count)
+    sender.write_message(8, Message(()), 0.0)  # keeps nothing of the last one
+    assert sender.read_message(lambda v: v) == Message(()) and sender.header.delay == 0.0
 
 
 def test_an_update_arrives_as_it_was_sent() -> None:
@@ -60,10 +56,3 @@ def test_a_refused_update_has_no_vectors() -> None:
     assert (frame.header.kind, frame.header.length) == (Kind.REFUSED, 10)
     arrived = frame.read_update(refused="not finite")
     assert arrived.vectors == () and arrived.refused == "not finite" and arrived.local_steps == 5
-
-
-def test_a_frame_that_is_used_again_keeps_nothing_of_the_last_one() -> None:
-    frame = FrameFormat(3, FLOAT, 1).frame()
-    frame.write_message(7, Message(VECTORS[:1], NUMBERS, 2, 3, 4), 0.5)
-    frame.write_message(8, Message(()), 0.0)
-    assert frame.read_message(lambda v: v) == Message(()) and frame.header.delay == 0.0

@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Update
+from mpifl.errors import ConfigError
 from mpifl.transport import queues
 from mpifl.transport.frames import Frame, FrameFormat, Kind
-from mpifl.transport.mpi import MPI
+from mpifl.transport.mpi import DATA, MPI, check_tags
 from mpifl.transport.queues import KEPT_FRAMES, Outbox, ReceivePool
 
 SMALL, LARGE = 1_000, 100_000  # entries of vectors that travel in frames, and of larger ones
 
 
-class Request:
+class Request(SimpleNamespace):
     """A send or a receive that is complete when the test says so."""
 
-    complete = False
-
     def Test(self) -> bool:
-        return self.complete
+        return bool(self.complete)
 
 
 class Comm:
@@ -37,16 +36,14 @@ class Comm:
         self.sizes: list[int] = []  # of what was sent, in bytes
         self.fails_at = -1  # the number of the request whose start raises
 
-    def Isend(self, buffer: np.ndarray, rank: int, tag: int) -> Request:
-        self.sizes.append(buffer.nbytes)
-        self.requests.append(Request())
-        return self.requests[-1]
-
     def Irecv(self, buffer: np.ndarray, rank: int, tag: int) -> Request:
         if len(self.requests) == self.fails_at:
             raise MPI.Exception(MPI.ERR_OTHER)
-        self.requests.append(Request())
+        self.sizes.append(buffer.nbytes)
+        self.requests.append(Request(complete=False))
         return self.requests[-1]
+
+    Isend = Irecv
 
     def complete(self, *numbers: int) -> None:
         for k in numbers:
@@ -79,20 +76,14 @@ def send(box: Outbox, count: int = 0) -> Frame:
     return frame
 
 
-def test_a_frame_is_as_long_as_its_vectors(comm: Comm) -> None:
-    for count in range(3):
-        send(outbox(comm, SMALL), count)
-    assert comm.sizes == [128, 128 + 4000, 128 + 8000]
-
-
-def test_a_frame_is_written_again_once_it_is_sent_and_not_before(comm: Comm) -> None:
+def test_a_frame_is_as_long_as_its_vectors_and_written_again_once_it_is_sent(comm: Comm) -> None:
     box = outbox(comm, SMALL)
-    first, second = send(box), send(box)
-    assert first is not second
+    first, second = send(box, 1), send(box, 2)
+    assert first is not second and comm.sizes == [128 + 4000, 128 + 8000]
     comm.complete(0)
     assert send(box) is first
     comm.complete(1, 2)
-    assert {id(send(box)), id(send(box))} == {id(first), id(second)}
+    assert {id(send(box)), id(send(box))} == {id(first), id(second)} and comm.sizes[-1] == 128
 
 
 def test_few_frames_are_kept_after_many_were_in_transit(comm: Comm) -> None:
@@ -132,25 +123,17 @@ def test_the_pool_is_bounded(comm: Any, d: int, clients: int, count: int) -> Non
     assert len(ReceivePool(comm, FrameFormat(d, np.dtype(np.float32), 1), clients).free) == count
 
 
-def test_an_update_is_complete_with_its_last_vector(comm: Any) -> None:
-    receives = pool(comm)
+def test_an_update_is_complete_with_its_last_vector_in_any_order_and_its_buffers_are_used_again(comm: Any) -> None:
+    receives = pool(comm, 2)
+    receives.start(0, 1, Update((), 1), 1)
     receives.start(3, 1, Update((), 5), 2)
+    assert not receives.free
+    comm.complete(2)
+    assert not receives.take_complete()
     comm.complete(1)
-    assert not receives.take_complete() and len(receives.free) == 3
-    comm.complete(0)
     (receive,) = receives.take_complete()
     assert (receive.client, receive.rank, receive.update.local_steps) == (3, 1, 5)
-    assert [v.shape for v in receive.update.vectors] == [(LARGE,)] * 2 and not receives.active
-
-
-def test_updates_complete_in_any_order_and_their_buffers_are_used_again(comm: Any) -> None:
-    receives = pool(comm, 2)
-    for i in range(2):
-        receives.start(i, 1, Update((), 1), 1)
-    assert not receives.free
-    comm.complete(1)
-    (receive,) = receives.take_complete()
-    assert receive.client == 1
+    assert [v.shape for v in receive.update.vectors] == [(LARGE,)] * 2 and len(receives.active) == 1
     receives.free.append(receive.buffers)
     receives.start(2, 1, Update((), 1), 1)
     assert receives.active[1].buffers is receive.buffers
@@ -172,3 +155,11 @@ def test_a_rank_that_dies_while_a_receive_is_started_costs_no_buffer(comm: Any, 
     with pytest.raises(MPI.Exception):
         receives.start(0, 1, Update((), 1), 2)
     assert not receives.active and len(receives.free) == 4 and len(quarantine) == 1
+
+
+def test_more_clients_than_message_tags() -> None:
+    comm: Any = SimpleNamespace(Get_attr=lambda key: 32767)  # the least that MPI promises
+    check_tags(comm, 32767 - DATA)
+    text = "problem.clients=32752: this MPI has 32751 message tags for clients; expected at most 32751"
+    with pytest.raises(ConfigError, match=text):
+        check_tags(comm, 32767 - DATA + 1)
