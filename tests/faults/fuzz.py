@@ -1,11 +1,11 @@
 """Malformed inputs by the thousand: commands on damaged files, and what must hold whatever the damage.
 
 A command ends within a deadline with exit code 0, 2 or 3; it prints no traceback and no warning, and one line
-where the code is not 0. It changes no file that was there, and with exit code 2 makes
-none. It takes less than 10 s of CPU time and 1 GB.
+where the code is not 0. It changes no file that was there, and with exit code 2 makes none. It takes less than 10 s of
+CPU time and 1 GB.
 
-As a program this module runs commands one after the other in one process, since most of the time that a command takes is
-its start: a line of JSON on stdin, {folder, words}, for each; one on stdout, a `Reply`.
+As a program this module runs commands one after the other in one process, since their start takes most of their time:
+a line of JSON on stdin, {folder, words}, for each; one on stdout, a `Reply`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ import os
 import re
 import resource
 import select
-import shutil
 import subprocess
 import sys
 import time
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
-from queue import SimpleQueue
 from random import Random
 from tempfile import TemporaryFile
 from typing import NamedTuple
@@ -62,19 +58,6 @@ class Reply(NamedTuple):
     raw: bool = False  # a control character was printed
 
 
-class Verdict(NamedTuple):
-    """The result of one input; `wrong` says what went wrong, and is empty if nothing did."""
-
-    kind: str
-    number: int
-    words: list[str]
-    reply: Reply
-    wrong: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number}: {self.wrong}: mpifl {' '.join(self.words)}\n{self.reply.err[-3000:]}"
-
-
 class Worker:
     """A process that runs commands; it is replaced if a command kills it or never ends."""
 
@@ -105,57 +88,14 @@ class Worker:
         self._process.communicate()
 
 
-class Fuzzer:
-    """Draws inputs, runs commands on them in some workers at a time, and judges each result."""
-
-    def __init__(self, folder: Path, count: int) -> None:
-        self._folder, self._count = folder, count
-        self._good: dict[object, Path] = {}  # the undamaged files, by the function that makes them
-        self._workers: SimpleQueue[Worker] = SimpleQueue()
-        for _ in range(count):
-            self._workers.put(Worker())
-
-    def close(self) -> None:
-        for _ in range(self._count):
-            self._workers.get().close()
-
-    def good(self, kind: Kind) -> Path:
-        """The undamaged files of a kind, prepared once."""
-        if kind.prepare not in self._good:
-            self._good[kind.prepare] = folder = self._folder / str(len(self._good))
-            folder.mkdir()
-            kind.prepare(folder)
-        return self._good[kind.prepare]
-
-    def survey(self, name: str, kind: Kind, count: int, scratch: Path) -> list[Verdict]:
-        """The verdicts on the first `count` inputs of a kind; the folders of those that went wrong stay."""
-        good = self.good(kind)  # before threads ask for it
-
-        def one(number: int) -> Verdict:
-            folder, random = scratch / str(number), Random(f"{name} {number}")
-            shutil.copytree(good, folder, symlinks=True)
-            words = [*random.choice(kind.commands), *kind.damage(folder, random)]
-            reply, fault = self.run(kind, folder, words)
-            if not fault:
-                shutil.rmtree(folder, ignore_errors=True)
-            return Verdict(name, number, words, reply, fault)
-
-        with ThreadPoolExecutor(self._count) as threads:
-            return list(threads.map(one, range(count)))
-
-    def run(self, kind: Kind, folder: Path, words: list[str]) -> tuple[Reply, str]:
-        """Runs one command in `folder`; returns its result, and what went wrong."""
-        before, worker = contents(folder), self._workers.get()
-        try:
-            reply = worker.run(folder, words)
-        finally:
-            self._workers.put(worker)
-        after = contents(folder)
-        changed = {file for file in before.keys() | after.keys() if before.get(file) != after.get(file)}
-        return reply, wrong(reply, changed, kind)
-
-
 # -- the verdict -------------------------------------------------------------------------------------------------------
+def attempt(worker: Worker, kind: Kind, folder: Path, words: list[str]) -> tuple[Reply, str]:
+    """Runs one command in `folder`; returns its result, and what went wrong."""
+    before, reply, after = contents(folder), worker.run(folder, words), contents(folder)
+    changed = {file for file in before.keys() | after.keys() if before.get(file) != after.get(file)}
+    return reply, wrong(reply, changed, kind)
+
+
 def contents(folder: Path) -> dict[str, str]:
     """The checksum of every file below `folder`."""
     files = (Path(place, file) for place, _, names in os.walk(folder) for file in names)
@@ -186,15 +126,6 @@ def wrong(reply: Reply, changed: set[str], kind: Kind) -> str:
     if reply.seconds > SECONDS or reply.memory > MEMORY:
         return f"{reply.seconds} s, {reply.memory} MiB"
     return "printed a control character" if reply.raw else ""
-
-
-def row(verdicts: Sequence[Verdict]) -> dict[str, object]:
-    """The results of a kind of input, as a row of the page (`harness.write_counts`)."""
-    codes = Counter(f"exit {v.reply.code}" if not v.wrong else "failed" for v in verdicts)
-    return {
-        "item": 5, "what": verdicts[0].kind, "runs": len(verdicts), "outcomes": dict(sorted(codes.items())),
-        "seconds": round(sum(v.reply.seconds for v in verdicts), 1),
-    }  # fmt: skip
 
 
 # -- the process that runs commands ------------------------------------------------------------------------------------

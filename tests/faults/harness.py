@@ -100,32 +100,28 @@ def kill_all(command: Command, draw: random.Random) -> None:
     command.end()
 
 
-def slain(command: Command, victims: dict[int, int], plan: list[tuple[float, int]]) -> dict[int, float]:
-    """Kills ranks, each at its Unix time; returns when each was killed. A rank that has ended is left out."""
-    killed = {}
-    for when, rank in sorted(plan):
-        time.sleep(max(0.0, when - time.time()))
-        if command.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victims[rank], signal.SIGKILL)
-                killed[rank] = time.time()
-    return killed
-
-
 def run_and_kill(
     folder: Path, ranks: int, file: Path, path: Path, plan: list[tuple[float, int]], deadline: float = 120.0
 ) -> tuple[dict[int, float], Command]:
-    """Runs a job to its end while ranks are killed, (seconds after the start, rank) each; see `slain`.
+    """Runs a job to its end while ranks are killed, (seconds after the start, rank) each; the Unix time at which each
+    was killed, but for ranks that had ended.
 
     Ranks that are to be killed at once are so when the file is made, as the ranks are told to begin.
     """
+    killed = {}
     with job(folder, ranks, "run", file) as command:
         if not any(after for after, _ in plan):
             until(path.exists, command, "the run file")
             start = time.time()
         else:
             start = until(lambda: began(path), command, "the start")
-        killed = slain(command, pids(command), [(start + after, rank) for after, rank in plan])
+        victims = pids(command)
+        for after, rank in sorted(plan):
+            time.sleep(max(0.0, start + after - time.time()))
+            if command.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victims[rank], signal.SIGKILL)
+                    killed[rank] = time.time()
         return killed, command.ends_well(deadline)
 
 

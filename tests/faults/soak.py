@@ -1,6 +1,6 @@
 """Soak: a real-clock run whose client ranks are killed one after the other, their clients rehosted; rank 0 is watched.
 
-python -m tests.faults.soak [--minutes 60] [--ranks 33] [--clients 64] [--dim 1000] [--folder DIR]
+python -m tests.faults.soak [--minutes 60]
 
 Ranks die at a steady rate until one is left, shortly before the end. Every second rank 0's memory (RSS) and open files
 are read from /proc. It fails unless the run ends well, every client goes on to the end, AREA's sums add up in the last
@@ -28,27 +28,13 @@ from tests.faults.spy import gap_at_checkpoint
 from tests.mpi.conftest import Command, until, write
 
 GROWTH = 0.05  # of memory, from the second quarter to the last one
-
-
-def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--ranks", type=int, default=33)
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--dim", type=int, default=1000)
-    parser.add_argument("--folder", type=Path)
-    return parser.parse_args()
-
-
-def described(args: argparse.Namespace) -> dict[str, Any]:
-    model = {"name": "quadratic", "dim": args.dim, "sigma": 0.01}
-    return {
-        "problem": {"clients": args.clients, "model": model, "dtype": "float64"},
-        "algorithm": {"name": "area", "step_size": 0.05, "step_weights": "one", "trigger": {"every": 8}},
-        "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 10}},
-        "stop": {"time": 60 * args.minutes}, "evaluate": {"every": 5}, "checkpoint": {"every": 5},
-        "faults": {"lost": "rehost"}, "output": "soak.h5", "seed": 0,
-    }  # fmt: skip
+RANKS, CLIENTS, DIM = 33, 64, 1000
+JOB: dict[str, Any] = {
+    "problem": {"clients": CLIENTS, "model": {"name": "quadratic", "dim": DIM, "sigma": 0.01}, "dtype": "float64"},
+    "algorithm": {"name": "area", "step_size": 0.05, "step_weights": "one", "trigger": {"every": 8}},
+    "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 10}},
+    "evaluate": {"every": 5}, "checkpoint": {"every": 5}, "faults": {"lost": "rehost"}, "output": "soak.h5", "seed": 0,
+}  # fmt: skip
 
 
 def reading(pid: int) -> tuple[float, int]:
@@ -79,14 +65,15 @@ def quarters(values: list[Any]) -> tuple[float, float]:
 
 
 def main() -> int:
-    args = parsed()
-    folder = args.folder or Path(tempfile.mkdtemp(prefix="soak-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    minutes = parser.parse_args().minutes
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
     if reason := intolerant():
         print(f"soak: {reason}", file=sys.stderr)
         return 2
-    path, deaths, seconds = folder / "soak.h5", args.ranks - 2, 60 * args.minutes
-    with job(folder, args.ranks, "run", write(folder, "soak", described(args))) as command:
+    path, deaths, seconds = folder / "soak.h5", RANKS - 2, 60 * minutes
+    with job(folder, RANKS, "run", write(folder, "soak", {**JOB, "stop": {"time": seconds}})) as command:
         start = until(lambda: began(path), command, "the start")
         rows = watched(command, start, seconds, deaths)
         done = command.end(120)
@@ -104,7 +91,7 @@ def main() -> int:
     gap = gap_at_checkpoint(path)
     wrong += ["the sums do not add up"] if gap > 1e-11 else []
     row = {
-        "item": 8, "what": f"{args.minutes:g} minutes, {args.ranks} ranks, {args.clients} clients, d = {args.dim}",
+        "item": 8, "what": f"{minutes:g} minutes, {RANKS} ranks, {CLIENTS} clients, d = {DIM}",
         "runs": 1, "outcomes": {", ".join(wrong) or "passed": 1, **({"failed": 1} if wrong else {})},
         "seconds": round(done.seconds), "ranks killed": deaths, "clients moved": moved, "updates": updates,
         "checkpoints": saved(path), "MB, second quarter": round(memory[0], 1), "MB, last": round(memory[1], 1),

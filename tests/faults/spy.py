@@ -1,4 +1,4 @@
-"""Quadratics with a known optimum, and AREA's conservation law, checked from outside.
+"""AREA's conservation law, checked from outside.
 
 x_s + u/n = (1/n) sum_i y_i, minus what is in flight.
 """
@@ -19,14 +19,6 @@ from mpifl.checkpoint.sets import newest
 from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of
 from tests.faults.harness import mpifl
-
-
-def quadratics(clients: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-    """Curvatures and optima (clients, dim) of quadratics, the optimum of all clients, and the model of a job."""
-    law = np.random.default_rng(7)
-    curvatures, optima = law.uniform(1, 4, (clients, dim)), law.standard_normal((clients, dim))
-    model = {"name": "quadratic", "curvatures": curvatures.tolist(), "optima": optima.tolist()}
-    return curvatures, optima, (curvatures * optima).sum(0) / curvatures.sum(0), model
 
 
 class Spy:

@@ -17,8 +17,6 @@ SECTIONS = {
     "kills": "Client ranks killed at random instants",
     "resume": "Whole jobs killed at random instants, and resumed",
     "rehost": "AREA with lost clients",
-    "availability": "Clients that go on and off, in runs that are killed",
-    "reader": "A reader beside the writer",
     "inputs": "Malformed inputs",
     "network": "A network that delays, reorders, loses, and is cut",
     "history": "Real time under stress",

@@ -85,29 +85,6 @@ def check_whole(path: Path, name: str) -> None:
         assert replayed(path).gap < 1e-12
 
 
-@pytest.mark.parametrize("how", ["cut for a while", "late, out of order, lost"])
-@pytest.mark.parametrize("seed", amount(1, 10))
-def test_goes_on(how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Counted) -> None:
-    draw, name, path = random.Random(seed), METHODS[seed % len(METHODS)], tmp_path / "n.h5"
-    with counted(f"{how}: {name}") as told:
-        command = start(hosts, tmp_path, written(tmp_path, name, seed, LONGER))
-        until(lambda: began(path), command, "the start")
-        if how == "cut for a while":
-            time.sleep(draw.uniform(0, 1))
-            hosts.set(loss=1.0)
-            time.sleep(draw.uniform(0.5, 3.0))
-            hosts.set()
-        else:
-            hosts.set(delay=0.01, jitter=0.03, loss=0.02)
-        done = command.ends_well(60)
-        with open_run(path) as run:
-            assert run.status == "completed" and set(run.clients.state) == {"live"}, str(done)
-            assert len(set(run.attrs["hosts"].strip("[]").split(", "))) == 2
-            assert set(run.updates[run.updates.time > 0.7 * LONGER].client) == set(run.clients.index), str(done)
-        check_whole(path, name)
-        told[0] = "went on"
-
-
 def ended(command: Command) -> Command:
     """Waits for the launcher, and then for the other host's ranks, which have to notice by themselves."""
     command.process.wait(90)
@@ -117,45 +94,44 @@ def ended(command: Command) -> Command:
     return command.end(10)
 
 
-@pytest.mark.parametrize("seed", amount(0, 6))
-def test_cut_for_good(seed: int, hosts: Wire, tmp_path: Path, counted: Counted) -> None:
-    """The launcher misses its daemon on the other host when the run is long over."""
-    draw, name, path = random.Random(seed), METHODS[seed % len(METHODS)], tmp_path / "n.h5"
-    with counted(f"cut for good: {name}") as told:
-        file = written(tmp_path, name, seed, LONGER, faults={"patience": PATIENCE})
-        command = start(hosts, tmp_path, file, notices=20)
-        until(lambda: began(path), command, "the start")
-        time.sleep(draw.uniform(0, 1))
-        hosts.set(loss=1.0)
-        done = ended(command)
-        with open_run(path) as run:
-            assert run.status == "completed", str(done)
-            far = run.clients["rank"] >= RANKS
-            assert set(run.clients.index[run.clients.state == "lost"]) == set(run.clients.index[far]), str(done)
-            late = run.updates[run.updates.time > 0.7 * LONGER]
-            assert set(late.client) == set(run.clients.index[~far]), str(done)
-        check_whole(path, name)
-        told[0] = "went on without the other host's clients"
+HOW: dict[str, tuple[range, dict[str, Any], str]] = {  # seeds, options of the job, what becomes of the run
+    "late, out of order, lost": (amount(1, 10), {}, "went on"),
+    "cut for a while": (amount(1, 10), {}, "went on"),
+    "cut for good": (amount(1, 6), {"faults": {"patience": PATIENCE}}, "went on without the other host's clients"),
+    "cut for good, and noticed": (amount(1, 6), {"checkpoint": {"every": 0.3}}, "ended, and resumed on one host"),
+}
 
 
-@pytest.mark.parametrize("seed", amount(0, 6))
-def test_the_launcher_ends_the_job(seed: int, hosts: Wire, tmp_path: Path, counted: Counted) -> None:
-    """It misses its daemon on the other host while the run goes on, and ends all ranks, whatever they could bear."""
+@pytest.mark.parametrize(("how", "seed"), [(how, seed) for how, (seeds, *_) in HOW.items() for seed in seeds])
+def test_network(how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Counted) -> None:
+    """Where it is cut for good, the launcher misses its daemon on the other host when the run is long over, or while it
+    goes on, and ends all ranks, whatever they could bear."""
     draw, name, path = random.Random(seed), METHODS[seed % len(METHODS)], tmp_path / "n.h5"
-    with counted(f"cut for good, and noticed: {name}") as told:
-        file = written(tmp_path, name, seed, checkpoint={"every": 0.3})
-        command = start(hosts, tmp_path, file, notices=2)
-        until(lambda: saved(path) > 1, command, "checkpoints")
+    (_, more, outcome), noticed, for_good = HOW[how], "noticed" in how, "good" in how
+    with counted(f"{how}: {name}") as told:
+        file = written(tmp_path, name, seed, LENGTH if noticed else LONGER, **more)
+        command = start(hosts, tmp_path, file, notices=2 if noticed else 20 if for_good else 300)
+        until(lambda: saved(path) > 1 if noticed else began(path), command, "checkpoints, or the start")
         time.sleep(draw.uniform(0, 0.5))
-        hosts.set(loss=1.0)
-        done = ended(command)
+        hosts.set(delay=0.01, jitter=0.03, loss=0.02) if how.startswith("late") else hosts.set(loss=1.0)
+        if how == "cut for a while":
+            time.sleep(draw.uniform(0.5, 3.0))
+            hosts.set()
+        done = ended(command) if for_good else command.ends_well(60)
         with open_run(path) as run:
-            assert run.status != "completed", str(done)
-        assert mpifl("resume", path) == 0
-        with open_run(path) as run:
-            assert run.status == "completed" and set(run.clients.state) == {"live"}
+            assert (run.status == "completed") != noticed, str(done)
+            assert len(set(run.attrs["hosts"].strip("[]").split(", "))) == 2
+            far = run.clients["rank"] >= RANKS
+            here = set(run.clients.index[~far] if for_good else run.clients.index)
+            if not noticed:
+                assert set(run.clients.index[run.clients.state == "live"]) == here, str(done)
+                assert set(run.updates[run.updates.time > 0.7 * LONGER].client) == here, str(done)
+        if noticed:
+            assert mpifl("resume", path) == 0
+            with open_run(path) as run:
+                assert run.status == "completed" and set(run.clients.state) == {"live"}
         check_whole(path, name)
-        told[0] = "ended, and resumed on one host"
+        told[0] = outcome
 
 
 @pytest.mark.parametrize("client", [1, 3])

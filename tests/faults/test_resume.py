@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
+from mpifl.scheduling.availability import Renewal
 from tests.faults.harness import Counted, amount, counting, intolerant, job, kill_all, mpifl, saved
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL
@@ -35,6 +36,9 @@ VIRTUAL = {name: CASES[name] for name in [*METHODS, "area-deferred", "area-large
 VIRTUAL["apfl-torch"] = TORCH
 SETS = 12  # checkpoints of an uninterrupted run
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 60}}
+ON_AND_OFF: dict[str, Any] = {"on": 0.25, "off": 0.25, "distribution": "fixed"}  # s
+RENEWAL = {"name": "renewal", **ON_AND_OFF}
+LATE = 0.1  # s after an on period in which a busy server may still consume what came in it
 
 counted = counting(2, "resume")
 
@@ -107,25 +111,22 @@ def ended(command: Command, path: Path, ranks: int, before: int, draw: random.Ra
 
 def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str, most: int) -> str:
     """Runs a job, ends it once or twice, resumes it to its end; what happened."""
-    ranks = draw.sample(NUMBERS, 3)
-    tolerant = not intolerant() and draw.random() < 0.5
-    begin = partial(job, folder, tolerant=tolerant)
-    with begin(ranks[0], "run", file, f"output={path}", *words) as command:
-        if not ended(command, path, ranks[0], 0, draw, most):
-            return "ended by itself"
-    again = draw.random() < 0.5
-    if again:
-        with begin(ranks[1], "resume", path) as command:
-            if draw.random() < 0.3:  # while it reads, makes the new file, or hands out clients
+    begin = partial(job, folder, tolerant=not intolerant() and draw.random() < 0.5)
+    *ranks, last = draw.sample(NUMBERS, draw.choice([2, 3]))
+    command_line: tuple[Any, ...] = ("run", file, f"output={path}", *words)
+    for k, number in enumerate(ranks):
+        with begin(number, *command_line) as command:
+            if k and draw.random() < 0.3:  # while it reads, makes the new file, or hands out clients
                 time.sleep(draw.uniform(0.2, 1.5))
-                again = killed(command, path, draw)
+                going = killed(command, path, draw)
             else:
-                again = ended(command, path, ranks[1], saved(path), draw, max(1, most // 2))
-        if not again:
-            return "ended once, and resumed"
-    with begin(ranks[2], "resume", path) as command:
+                going = ended(command, path, number, saved(path), draw, max(1, most // (k + 1)))
+        if not going:
+            return "ended once, and resumed" if k else "ended by itself"
+        command_line = ("resume", path)
+    with begin(last, "resume", path) as command:
         command.ends_well(120)
-    return "ended twice, and resumed twice" if again else "ended once, and resumed"
+    return "ended once, and resumed" if len(ranks) == 1 else "ended twice, and resumed twice"
 
 
 @pytest.mark.long
@@ -150,19 +151,23 @@ def test_real_clock(seed: int, tmp_path: Path, counted: Counted) -> None:
     path = tmp_path / "r.h5"
     problem = draw.choice([{**SMALL, "dtype": "float64"}, LARGE])
     reply = draw.choice(["before", "after", "deferred"])
-    more = {"clock": REAL, "stop": {"time": 3.0}, "evaluate": {"every": 0.5}, "seed": seed}
+    clock = draw.choice([REAL, {**REAL, "availability": RENEWAL}])
+    more = {"clock": clock, "stop": {"time": 3.0}, "evaluate": {"every": 0.5}, "seed": seed}
     file = write(tmp_path, "r", of({**AREA, "trigger": {"every": 3}, "reply": reply}, problem, **more))
     with counted(f"real clock: AREA, reply {reply}") as told:
         told[0] = hurt(tmp_path, draw, file, path, "checkpoint.every=0.2", most=6)
         spy = replayed(path)
         assert not differing(path, tmp_path / "r-replay.h5", but=("events",))
-        assert spy.gap < 1e-12
+        assert spy.gap < 1e-12 and mpifl("verify", path) == 0
         with open_run(path) as run:
-            assert run.status == "completed" and run.updates.time.is_monotonic_increasing
+            assert run.status == "completed"
             assert 2.5 < run.updates.time.iloc[-1] < 4.0
             assert run.updates.time.diff().max() < 0.5, "the time from the kill to the resume does not count"
             due = np.floor(run.evaluations.time / 0.5)[:-1]  # the last is that of the run's end
             assert (due.diff()[1:] >= 1).all(), "each evaluation once"
-            assert np.array_equal(run.clients.updates, np.bincount(run.updates.client, minlength=len(run.clients)))
+            if clock is not REAL:
+                next_on = Renewal(**ON_AND_OFF).on_periods(len(run.clients), seed)
+                on = [next_on(row.client, row.time - LATE)[0] <= row.time for row in run.updates.itertuples()]
+                assert np.mean(on) > 0.9, "updates are consumed while their clients are off"
             assert run.attrs["began"] > 0 and 2.5 < run.attrs["wall_seconds"] < 4.5
             assert set(run.updates.client[run.updates.time > 2.5]) == set(run.clients.index)

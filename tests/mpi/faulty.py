@@ -1,20 +1,18 @@
-"""A user's own algorithms: AREA with failing clients, methods that interrupt themselves, and threads."""
+"""A user's own algorithms: AREA with failing clients, FedAvg with threads."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
 import os
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.objective import Objective, Vector
 
@@ -49,10 +47,8 @@ class Faulty(Area):
                 time.sleep(0.01)
             if self.trouble == "dies":
                 os.kill(os.getpid(), 9)
-            if self.trouble == "exits":
-                os._exit(7)
-            if self.trouble == "succeeds":
-                os._exit(0)
+            if self.trouble in ("exits", "succeeds"):
+                os._exit(7 if self.trouble == "exits" else 0)
             if self.trouble == "exits in C":
                 ctypes.CDLL(None).exit(1)
         return super().train(client, message, objective)
@@ -61,30 +57,6 @@ class Faulty(Area):
         super().aggregate(server)
         if self.trouble == "server exits":
             os._exit(5)
-
-
-@dataclass(frozen=True)
-class Interrupted(Algorithm):
-    """A method whose server sends itself a signal, once in a run: the count of aggregations is saved with it."""
-
-    at: int = 0
-    """at which aggregation; 0: never"""
-
-    def aggregate(self, server: State) -> None:
-        super().aggregate(server)
-        server.aggregations = getattr(server, "aggregations", 0) + 1
-        if server.aggregations == self.at:
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-
-@dataclass(frozen=True)
-class InterruptedFedAvg(Interrupted, FedAvg):
-    """FedAvg that is interrupted."""
-
-
-@dataclass(frozen=True)
-class InterruptedAPFL(Interrupted, APFL):
-    """APFL that is interrupted."""
 
 
 @dataclass(frozen=True)

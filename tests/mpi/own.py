@@ -75,16 +75,6 @@ class Failing(Area):
 
 
 @dataclass(frozen=True)
-class FailingAtTen(Area):
-    """AREA whose server fails at its second aggregation, in a run with a step size of 10."""
-
-    def aggregate(self, server: State) -> None:
-        if self.step_size == 10 and server.k:
-            raise KeyError("a mistake")
-        super().aggregate(server)
-
-
-@dataclass(frozen=True)
 class Silent(Area):
     """AREA whose clients send no vector at every other contact."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from mpifl import open_run
 from tests.mpi.cases import DIGITS, job
-from tests.mpi.conftest import RUN, Start, write
+from tests.mpi.conftest import MPIFL, RUN, Start, write
 from tests.mpi.files import attribute, differing
 from tests.tiers import parameters
 
@@ -67,45 +66,30 @@ def test_this_mpi_takes_no_gpu_memory(run: Start, monkeypatch: pytest.MonkeyPatc
     assert run(2, "-c", ASK).out.splitlines() == ["True True False"] * 2
 
 
-def on_devices(run: Start, ranks: int, *commands: tuple[str, list[Any]]) -> dict[str, list[tuple[int, int]]]:
-    """Runs commands as `devices.py` does; the copies to and from the device of each kind, by rank and command."""
-    words = json.dumps([(kind, [*map(str, each)]) for kind, each in commands])
-    done = run(ranks, SCRIPT, words, deadline=150)
-    assert done.code == 0 and not done.err, str(done)
-    copies: dict[str, list[tuple[int, int]]] = {}
-    for kind, to, back in re.findall(r"^copies (\w+) (\d+) (\d+)$", done.out, flags=re.MULTILINE):
-        copies.setdefault(kind, []).append((int(to), int(back)))
-    return copies
-
-
 @pytest.mark.long
 def test_staged_vectors_arrive_whole(run: Start, tmp_path: Path) -> None:
     """On two client ranks, with copies that end late and in any order, and with MPI reading and writing tensors: the
-    bits of the run without staging."""
+    bits of the run without staging. In real time, where updates are held back by their delays, and messages arrive
+    while other clients compute, those of the replay on host memory in one process."""
+    files = {name: str(write(tmp_path, name, case)) for name, case in (CASES | {"real": REAL}).items()}
     commands = [
-        (kind, ["run", write(tmp_path, name, case), f"output={name}-{kind}.h5"])
-        for name, case in CASES.items() for kind in ("host", "pinned", "direct")
+        (kind, ["run", files[name], f"output={name}-{kind}.h5"])
+        for name in CASES for kind in ("host", "pinned", "direct")
     ]  # fmt: skip
-    copies = on_devices(run, 3, *commands)
-    assert sorted(copies) == ["direct", "host", "pinned"]
-    assert not any(sum(pair) for kind in ("host", "direct") for pair in copies[kind])
-    to, back = (sum(pair[k] for pair in copies["pinned"]) for k in (0, 1))
-    assert back >= 2 * 40 + 40 and to >= back  # scaffold's two vectors and apfl's one; small ones are in the frame
+    words = json.dumps([*commands, ("pinned", ["run", files["real"], "output=real.h5"])])
+    done = run(3, SCRIPT, words, deadline=150, code=0)
+    assert not done.err, str(done)
+    found = re.findall(r"^copies (\w+) (\d+) (\d+)$", done.out, re.M)
+    copies = [(kind, int(to), int(back)) for kind, to, back in found]
+    assert {kind for kind, to, back in copies if to + back} == {"pinned"} and len(copies) == 3 * 10
+    to, back = (sum(each[k] for each in copies) for k in (1, 2))
+    assert back >= 2 * 40 + 40 + 40 and to >= back  # scaffold's two vectors, apfl's and area's one; others in frames
+    run(0, *MPIFL, "replay", "real.h5", "output=again.h5", code=0)
+    assert not differing(tmp_path / "real.h5", tmp_path / "again.h5", but=("updates/norm", "events"))
+    with open_run(tmp_path / "real.h5") as file:
+        assert file.status == "completed" and len(file.updates) == 40
     for name in CASES:
         for kind in ("pinned", "direct"):
             assert not differing(tmp_path / f"{name}-host.h5", tmp_path / f"{name}-{kind}.h5", but=("updates/norm",))
             facts = json.loads(attribute(tmp_path / f"{name}-{kind}.h5", "compute"))
             assert [fact["transfers"] for fact in facts] == ["host", kind, kind]
-
-
-@pytest.mark.long
-def test_staged_vectors_in_real_time(run: Start, tmp_path: Path) -> None:
-    """Updates are held back by their delays, and messages arrive while other clients compute: the replay on host memory
-    in one process has the same bits."""
-    case = write(tmp_path, "real", REAL)
-    copies = on_devices(run, 3, ("pinned", ["run", case, "output=real.h5"]))
-    assert all(sum(pair) >= 20 for pair in sorted(copies["pinned"])[1:])
-    assert on_devices(run, 0, ("host", ["replay", "real.h5", "output=again.h5"])) == {"host": [(0, 0)]}
-    assert not differing(tmp_path / "real.h5", tmp_path / "again.h5", but=("updates/norm", "events"))
-    with open_run(tmp_path / "real.h5") as file:
-        assert file.status == "completed" and len(file.updates) == 40

@@ -1,4 +1,4 @@
-"""Clients with custom training loops under MPI: bits, replay, resume on other ranks, failures."""
+"""A user's own classes and training loops under MPI: bits, replay, resume on other ranks, failures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
+from tests.config.test_own_classes import ALL
 from tests.mpi.cases import job
-from tests.mpi.conftest import MPIFL, Start, in_one_job, one_line, run_all, write
+from tests.mpi.conftest import in_one_job, run_all
 from tests.mpi.files import attribute, differing
 from tests.tiers import parameters
 
@@ -29,7 +30,6 @@ CASES = {
     "gradient": job({"name": "scaffold", "local_steps": 2}, own("GradientSite", sigma=0.0)),
     "area": job({"name": "area", "trigger": {"every": 3}, "local_steps": 2}, own("Site")),
 }
-WRONG = {**job({"name": "fedbuff", "trigger": {"every": 2}}), "problem": {"entry": "tests.own_clients:wrong"}}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,25 @@ def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, ranks
     assert [fact.get("repeats") for fact in facts] == [None, True] + [None] * (ranks - 2)  # tried on one rank alone
 
 
+def test_classes_of_all_families_on_three_ranks(tmp_path: Path) -> None:
+    """Every rank imports the classes, and computes what one process computes."""
+    alone, ranks = (run_all(tmp_path / str(n), n, {"own": ALL}, DEADLINE) for n in (0, 3))
+    assert not differing(alone / "own.h5", ranks / "own.h5")
+
+
+@pytest.mark.parametrize("mode", ["real", "virtual"])
+def test_updates_without_vectors(tmp_path: Path, mode: str) -> None:
+    """Of a model too large for a frame: its vectors, if any, follow in messages of their own."""
+    problem = {"model": {"name": "quadratic", "dim": 20_000}, "clients": 3}
+    clock = {"mode": mode, "delay": {"name": "exponential", "rate": 1000}}
+    case = {"silent": job({"name": "tests.mpi.own:Silent"}, problem, clock=clock, stop={"updates": 40})}
+    ranks = run_all(tmp_path / "ranks", 3, case, DEADLINE)
+    with open_run(ranks / "silent.h5") as file:
+        assert set(file.updates.bytes) == {128, 128 + 4 * 20_000}
+    if mode == "virtual":
+        assert not differing(run_all(tmp_path / "alone", 0, case, DEADLINE) / "silent.h5", ranks / "silent.h5")
+
+
 @pytest.mark.long
 def test_a_run_in_real_time_is_verified_by_its_replay(tmp_path: Path) -> None:
     real = {**CASES["momentum"], "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 50}}}
@@ -59,53 +78,10 @@ def test_a_run_in_real_time_is_verified_by_its_replay(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_run_resumes_on_other_ranks(alone: Path, tmp_path: Path) -> None:
     """The clients' own states are those of the checkpoint, whichever rank has them."""
-    for name in ("momentum", "generators"):
-        part = {**CASES[name], "stop": {"updates": 25}, "checkpoint": {"end": True}}
-        command = ["run", str(write(tmp_path, name, part)), f"output={name}.h5"]
-        (reply,) = in_one_job(tmp_path, 4, [command], DEADLINE)
-        assert reply.codes == [0] * 4, reply
-        (reply,) = in_one_job(tmp_path, 3, [["resume", f"{name}.h5", "stop.updates=60", "--trust"]], DEADLINE)
+    names = ("momentum", "generators")
+    parts = {name: {**CASES[name], "stop": {"updates": 25}, "checkpoint": {"end": True}} for name in names}
+    run_all(tmp_path, 4, parts, DEADLINE)
+    resumes = [["resume", f"{name}.h5", "stop.updates=60", "--trust"] for name in names]
+    for name, reply in zip(names, in_one_job(tmp_path, 3, resumes, DEADLINE)):
         assert reply.codes == [0] * 3, reply
         assert not differing(alone / f"{name}.h5", tmp_path / f"{name}.h5", but=("events",))
-
-
-@pytest.mark.long
-def test_every_mistake_is_one_line_before_the_run(tmp_path: Path) -> None:
-    """Found on the rank of client 0, or on rank 0; all in one MPI job of 3 ranks."""
-    cases = {
-        "trial:length": "rank 1: client 0: fit returned a y that is float32 of shape (2,), not float32 of shape (3,)",
-        "trial:raises": "rank 1: client 0: KeyError:",
-        "trial:saves text": "rank 1: client 0: save returned name, which is str, not an array or a number",
-        "trial:hangs": "rank 1: fit of client 0 has not returned after faults.patience=2 s",
-        "evaluates to text": "client 0: evaluate returned train_loss='low', not a number",
-        "no fit": "client 0 is a Lacking without a method fit",
-    }
-    write(tmp_path, "wrong", {**WRONG, "faults": {"patience": 2}})
-    commands = [["run", "wrong.yaml", f"problem.options={{case: '{case}'}}"] for case in cases]
-    commands.append(["run", "wrong.yaml", "algorithm.name=scaffold", "algorithm.trigger=null"])
-    replies = in_one_job(tmp_path, 3, commands, deadline=120)
-    for reply, says in zip(replies, cases.values()):
-        assert one_line(reply, says), reply
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("case", "faults", "state", "says"),
-    [
-        ("raises", {}, "lost", "KeyError"),
-        ("length", {}, "lost", "client 1: fit returned a y that is float32 of shape (2,), not float32 of shape (3,)"),
-        ("nan", {}, "aside", "the update is not finite"),
-        ("hangs", {"patience": 4.0}, "lost", "gave no answer for 4 s"),
-    ],
-)
-def test_a_client_that_does_wrong_is_lost_and_the_others_go_on(
-    run: Start, tmp_path: Path, case: str, faults: dict[str, Any], state: str, says: str
-) -> None:
-    problem = {**WRONG["problem"], "options": {"case": case, "client": 1}}
-    file = write(tmp_path, "wrong", {**WRONG, "problem": problem, "faults": faults, "output": "wrong.h5"})
-    done = run(4, *MPIFL, "run", file, deadline=60)
-    assert done.code == 0, str(done)
-    with open_run(tmp_path / "wrong.h5") as found:
-        assert len(found.updates) == 60 and found.clients.state.tolist()[::2] == ["live", "live"]
-        assert found.clients.state[1] == state, found.clients
-        assert says in "\n".join(found.events.text), found.events.text.tolist()

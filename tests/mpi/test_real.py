@@ -82,31 +82,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 @every_case
 def test_a_run_is_whole(folder: Path, name: str) -> None:
+    """Also one that ends by its accuracy, which was that of an earlier model; `mpifl verify` looks at the rows."""
     with open_run(folder / f"results/{name}.h5") as run:
         stop = CASES[name]["stop"]
         assert run.status == "completed" and run.attrs["clock"] == "real" and run.attrs["ranks"] == 4
         assert run.clients["rank"].tolist() == [1 + i % 3 for i in range(CASES[name]["problem"]["clients"])]
-        assert (run.clients.updates == run.updates.client.value_counts().reindex(run.clients.index, fill_value=0)).all()
-        assert len(run.updates) > 0 and run.updates.time.is_monotonic_increasing
-        assert (run.updates.version + run.updates.staleness <= len(run.aggregations)).all()
-        assert (run.updates.staleness >= 0).all()
-        assert run.aggregations.updates.is_monotonic_increasing and (run.aggregations.updates <= len(run.updates)).all()
-        assert run.model_version == len(run.aggregations)
+        assert len(run.updates) > 0
         assert run.updates.time.max() < stop["time"] + 0.5  # one that came with the last look
+        assert run.evaluations.updates.iloc[-1] == len(run.updates)
+        assert run.evaluations.version.iloc[-1] == run.model_version == len(run.aggregations)
         waiting = CASES[name]["algorithm"].get("reply") == "deferred"  # at the end perhaps all, for an aggregation
         assert run.events.kind.tolist().count("dropped") == 1 or (waiting and len(run.events) == 0)
         if "updates" in stop:
             assert len(run.updates) == stop["updates"]
         if "accuracy" in stop:
             assert run.evaluations.test_accuracy.max() >= stop["accuracy"] and run.updates.time.max() < stop["time"]
-
-
-@every_case
-def test_the_last_model_is_measured(folder: Path, name: str) -> None:
-    """Also in a run that ends by its accuracy, which was that of an earlier model."""
-    with open_run(folder / f"results/{name}.h5") as run:
-        assert run.evaluations.updates.iloc[-1] == len(run.updates)
-        assert run.evaluations.version.iloc[-1] == run.model_version
 
 
 @pytest.mark.parametrize("how", ["four", "one"])

@@ -134,14 +134,14 @@ class Disk:
         parent, name = os.path.split(path)
         return self._folders.get(parent, self._folder), name
 
-    def write(self, to: Path, draw: random.Random | None = None, loss: float = 0.0) -> None:
+    def write(
+        self, to: Path, draw: random.Random | None = None, loss: float = 0.0, folder: Folder | None = None
+    ) -> None:
         """Makes the new folder `to` one that the disk may hold after a power cut; without `draw` after none.
 
         loss  the probability of each write that no sync covers to be lost
         """
-        self._write(self._folder, to, draw, loss)
-
-    def _write(self, folder: Folder, to: Path, draw: random.Random | None, loss: float) -> None:
+        folder = folder or self._folder
         to.mkdir()
         sure, rest = folder.writes[: folder.durable], folder.writes[folder.durable :]
         if draw and draw.random() < 0.5:  # in order, as a journal has them
@@ -151,7 +151,7 @@ class Disk:
             rest = [change for change in rest if draw.random() >= loss]
         for name, node in folder.names([*sure, *rest]).items():
             if isinstance(node, Folder):
-                self._write(node, to / name, draw, loss)
+                self.write(to / name, draw, loss, node)
             else:
                 (to / name).write_bytes(content(node, draw, loss))
 
@@ -159,12 +159,10 @@ class Disk:
 def content(file: File, draw: random.Random | None, loss: float) -> bytes:
     """The bytes of a file on the disk."""
     done = bytearray()
-    for offset, data in file.writes[: file.durable]:
+    for offset, data in file.writes[: file.durable if draw else None]:
         _apply(done, offset, data)
     rest = file.writes[file.durable :]
     if not draw:
-        for offset, data in rest:
-            _apply(done, offset, data)
         return bytes(done)
     block, garbage = draw.choice(BLOCKS), draw.random() < 0.3
     pieces: dict[int, list[tuple[int, bytes]]] = {}  # of each block

@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -50,6 +51,11 @@ static void record(char operation, int64_t inode, int64_t offset, const char *fi
     errno = saved;
 }
 
+static int under(const char *absolute) {
+    size_t n = strlen(root());
+    return !strncmp(absolute, root(), n) && (absolute[n] == '/' || !absolute[n]);
+}
+
 /* Whether a path is under the root; it is absolute afterwards. */
 static int inside(const char *path, char *absolute) {
     int saved = errno;
@@ -63,27 +69,19 @@ static int inside(const char *path, char *absolute) {
     }
     strncat(absolute, path, PATH_MAX - strlen(absolute) - 1);
     errno = saved;
-    size_t n = strlen(root());
-    return !strncmp(absolute, root(), n) && (absolute[n] == '/' || !absolute[n]);
+    return under(absolute);
 }
 
 /* The path of an open file under the root, its inode in `info`; whether it is one. */
 static int opened(int fd, char *path, struct stat *info) {
-    char link[64] = "/proc/self/fd/";
-    int saved = errno, k = 14, digits = 1;
+    char link[64];
+    int saved = errno;
     if (!root() || fd < 0 || fd == log_fd())
         return 0;
-    for (int rest = fd; rest > 9; rest /= 10)
-        digits++;
-    for (int d = digits - 1, rest = fd; d >= 0; d--, rest /= 10)
-        link[k + d] = (char)('0' + rest % 10);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, PATH_MAX - 1);
-    int found = 0;
-    if (n > 0) {
-        size_t length = strlen(root());
-        path[n] = 0;
-        found = !strncmp(path, root(), length) && (path[length] == '/' || !path[length]) && !fstat(fd, info);
-    }
+    path[n > 0 ? n : 0] = 0;
+    int found = under(path) && !fstat(fd, info);
     errno = saved;
     return found;
 }
@@ -143,35 +141,20 @@ ssize_t pwrite(int fd, const void *data, size_t length, off_t offset) {
 
 ssize_t pwrite64(int fd, const void *data, size_t length, off64_t offset) { return pwrite(fd, data, length, offset); }
 
-/* Records bytes that were copied into a file by the kernel. */
-static void copied(int fd, ssize_t length, off_t offset) {
-    char path[PATH_MAX];
-    struct stat info;
-    if (length <= 0 || !opened(fd, path, &info) || !S_ISREG(info.st_mode))
-        return;
-    void *data = malloc((size_t)length);
-    int again = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY);
-    if (!data || again < 0 || syscall(SYS_pread64, again, data, length, offset) != length)
-        abort();
-    record('W', info.st_ino, offset, path, NULL, data, (size_t)length);
-    syscall(SYS_close, again);
-    free(data);
-}
-
-ssize_t sendfile(int out, int in, off_t *offset, size_t count) {
-    ssize_t done = syscall(SYS_sendfile, out, in, offset, count);
-    copied(out, done, done > 0 ? lseek(out, 0, SEEK_CUR) - done : 0);
-    return done;
-}
-
-ssize_t sendfile64(int out, int in, off64_t *offset, size_t count) { return sendfile(out, in, offset, count); }
-
 /* Callers fall back to what is recorded. */
 ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size_t length, unsigned flags) {
     (void)in, (void)from, (void)out, (void)to, (void)length, (void)flags;
     errno = ENOSYS;
     return -1;
 }
+
+ssize_t sendfile(int out, int in, off_t *offset, size_t count) {
+    (void)out, (void)in, (void)offset, (void)count;
+    errno = ENOSYS;
+    return -1;
+}
+
+ssize_t sendfile64(int out, int in, off64_t *offset, size_t count) { return sendfile(out, in, offset, count); }
 
 int ftruncate(int fd, off_t length) {
     char path[PATH_MAX];
