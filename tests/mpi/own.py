@@ -32,7 +32,7 @@ class Failing(Area):
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         update = super().train(client, message, objective)
-        if client.i != 1 or message.round < 3 or (message.round > 3 and self.at != "always nan"):
+        if client.i != 1 or message.round < 3 or (message.round > 3 and self.at != "always-nan"):
             return update
         self._raise("train")
         if self.at == "interrupts":
@@ -44,13 +44,13 @@ class Failing(Area):
             "wider": (m.astype(np.float64),),
             "two": (m, m),
             "nan": (m * np.float32("nan"),),
-            "always nan": (m * np.float32("nan"),),
+            "always-nan": (m * np.float32("nan"),),
             "infinite": (np.where(np.arange(m.size) == 7, np.float32("inf"), m),),
             "large": (m + np.float32(1e7),),
             "none": (),
             "list": ([*map(float, m)],),
         }
-        steps = 2**70 if self.at == "many steps" else update.local_steps
+        steps = 2**70 if self.at == "many-steps" else update.local_steps
         return update._replace(vectors=wrong.get(self.at, update.vectors), local_steps=steps)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:

@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {  # what client 1 sends: 
     "two": (VIRTUAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
     "none": (VIRTUAL, 20, "client 1 sends 0 vectors, fewer than min_vectors_up (1)"),
     "list": (VIRTUAL, 20000, "client 1 sends a list in place of a vector, not float32 of shape (20000,)"),
-    "many steps": (VIRTUAL, 20, f"client 1 sends local_steps={2**70}, not an integer from 0 to 2^31 - 1"),
+    "many-steps": (VIRTUAL, 20, f"client 1 sends local_steps={2**70}, not an integer from 0 to 2^31 - 1"),
     "nan": (VIRTUAL, 20, "the update is not finite"),
     "infinite": (VIRTUAL, 20000, "the update is not finite"),
     "large": (VIRTUAL, 20, "the update's norm"),
@@ -109,7 +109,7 @@ def test_updates_are_refused(tmp_path: Path) -> None:
 
 def test_a_client_is_set_aside(run: Start, tmp_path: Path) -> None:
     """After the given number of refusals in a row."""
-    done = run(3, *RUN, failing(tmp_path, "always nan", VIRTUAL, stop={"updates": 120}, faults={"refusals": 4}))
+    done = run(3, *RUN, failing(tmp_path, "always-nan", VIRTUAL, stop={"updates": 120}, faults={"refusals": 4}))
     assert done.code == 0 and done.out.endswith("; of 6 clients 1 aside; 4 updates refused\n"), str(done)
     assert done.err.startswith("mpifl: update refused: client 1: the update is not finite\n"), str(done)
     with open_run(tmp_path / "f.h5") as file:
