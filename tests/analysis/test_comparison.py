@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +13,11 @@ import pytest
 
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.comparison import CompareOptions, Comparison, compare_files, compare_groups, write_comparison
 from mpifl.tools.analysis.report import report
 from mpifl.tools.analysis.tables import Table
-from mpifl.tools.analysis.trials import Group, group_trials, load_trial
-from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.study import load_study
+from mpifl.tools.analysis.trials import Group
 from tests.analysis.test_analysis import run_file
 from tests.analysis.test_tables import trial
 
@@ -63,103 +60,85 @@ def test_a_comparison_worked_out_by_hand(folder: Path) -> None:
     assert "area" in table.text() and "+4.33" in table.text() and table.titles[-1] == "trials for 5"
 
 
-def test_small_losses_are_better(folder: Path, tmp_path: Path) -> None:
-    for path in folder.glob("*.h5"):
-        path.unlink()
-    for seed in range(8):
-        run_file(tmp_path / f"a{seed}.h5", [0.1, 0.5], [3.0, 1.0 + seed / 10], seed=seed, name="area")
-        run_file(tmp_path / f"b{seed}.h5", [0.1, 0.5], [3.0, 1.0 + seed / 5 + 0.1], seed=seed, name="fedbuff")
-    _, area, _ = compared(folder, CompareOptions("fedbuff", metric="train_loss"))
-    assert (area.effect, area.better, area.verdict) == (1.0, 8.0, "better") and area.difference.estimate < 0
-    _, area, _ = compared(folder, CompareOptions("fedbuff", metric="train_loss", better="large"))
-    assert (area.effect, area.better, area.verdict) == (-1.0, 0.0, "worse")
+def methods(**ends: Sequence[float]) -> list[Group]:
+    """For each method a trial for each seed, whose accuracy and loss end with a value."""
+    return [Group({"method": name}, [replace(trial([0.1, v], train_loss=[3.0, v]), seed=k) for k, v in enumerate(each)])
+            for name, each in ends.items()]  # fmt: skip
 
 
-def test_a_trial_that_diverged_counts_as_the_worst(folder: Path) -> None:
-    """The seventh pair: the method's loss is NaN at the end. Ranks -7; it is no missing pair, and has no mean."""
-    for seed, loss in ((7, float("nan")), (8, float("inf"))):
-        run_file(folder / f"other{seed}.h5", [0.1, 0.1], [1.0, loss], seed=seed, name="area")
-        run_file(folder / f"base{seed}.h5", [0.1, 0.9], [1.0, 0.5], seed=seed, name="fedbuff")
-    table, other, _ = compared(folder, CompareOptions("fedbuff", metric="train_loss"))
+def area(groups: list[Group], options: CompareOptions) -> Comparison:
+    """The comparison of area."""
+    return next(c for c in compare_groups(groups, options).rows if c.method == "area")
+
+
+def test_small_losses_are_better() -> None:
+    found = methods(fedbuff=[1.1 + k / 5 for k in range(8)], area=[1 + k / 10 for k in range(8)])
+    small = area(found, CompareOptions("fedbuff", metric="train_loss"))
+    assert (small.effect, small.better, small.verdict) == (1.0, 8.0, "better") and small.difference.estimate < 0
+    large = area(found, CompareOptions("fedbuff", metric="train_loss", better="large"))
+    assert (large.effect, large.better, large.verdict) == (-1.0, 0.0, "worse")
+
+
+def test_a_trial_that_diverged_counts_as_the_worst() -> None:
+    """Two pairs of eight, the others equal: no missing pairs, ranks -7 and -8, and a difference without a mean."""
+    found = methods(fedbuff=[0.5] * 8, area=[*[0.5] * 6, np.nan, np.inf])
+    other = area(found, CompareOptions("fedbuff", metric="train_loss"))
     assert other.pairs == 8 and other.better == 3.0  # of the six equal ones half
     assert other.effect == -1.0 and other.difference.estimate == np.inf
-    assert "Diverged: 2 trials; each counts as worse than any that did not." in table.notes
+    notes = compare_groups(found, CompareOptions("fedbuff", metric="train_loss")).table.notes
+    assert "Diverged: 2 trials; each counts as worse than any that did not." in notes
     with pytest.raises(ConfigError, match="2 trials diverged, without a difference"):
-        compare_files([folder], CompareOptions("fedbuff", metric="train_loss", test="permutation"))
+        area(found, CompareOptions("fedbuff", metric="train_loss", test="permutation"))
+    found[1].trials[0] = trial([])
+    with pytest.raises(ConfigError, match=r"a\.h5 has no value of it; expected one that all runs have; or leave out"):
+        area(found, CompareOptions("fedbuff", metric="train_loss"))
 
 
-def test_a_mean_that_contradicts_the_ranks_is_said(tmp_path: Path) -> None:
+def test_a_mean_that_contradicts_the_ranks_is_said() -> None:
     """Eleven pairs are better by 1 to 11 %, one is worse by 90 %: in rank better, in the mean worse by 2 %."""
-    for seed in range(12):
-        run_file(
-            tmp_path / f"a{seed}.h5", [0.1, 0.05 if seed == 11 else 0.5 + (seed + 1) / 100], seed=seed, name="area"
-        )
-        run_file(tmp_path / f"b{seed}.h5", [0.1, 0.95 if seed == 11 else 0.5], seed=seed, name="fedbuff")
-    (sentence,) = compare_files([tmp_path], CompareOptions("fedbuff")).sentences
+    found = methods(fedbuff=[*[0.5] * 11, 0.95], area=[*(0.5 + k / 100 for k in range(1, 12)), 0.05])
+    (sentence,) = compare_groups(found, CompareOptions("fedbuff")).sentences
     assert "the test accuracy of area is better by its ranks than that of fedbuff (mean difference -2.00 " in sentence
 
 
-def test_a_damaged_file_is_named_and_left_out(folder: Path) -> None:
+def test_what_is_left_out_or_not_completed_is_said(folder: Path) -> None:
     (folder / "base0.h5").write_bytes(b"not HDF5")
+    (folder / "other1.h5").unlink()
+    run_file(folder / "other1.h5", [0.1, 0.5], seed=1, status="failed", name="area")
     table, other, _ = compared(folder, CompareOptions("fedbuff"))
     assert other.pairs == 5 and any(n.startswith(f"Left out: run file={folder / 'base0.h5'}: ") for n in table.notes)
-
-
-def test_the_notes_in_markdown_are_shown_as_they_are(folder: Path) -> None:
-    for path in folder.glob("other*.h5"):
-        path.unlink()
-    for seed, value in enumerate(OTHER):
-        run_file(folder / f"other{seed}.h5", [0.1, value], seed=seed, name="<b>*a*")
-    found = compare_files([folder], CompareOptions("<b>*a*"))
-    write_comparison(folder / "out", found)
-    text = (folder / "out/compare.md").read_text()
-    assert r"the method minus \<b\>\*a\*," in text and "<b>" not in text and text.rstrip().endswith(").")
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-@pytest.mark.long
-def test_the_latex_table_fits_a_page(tmp_path: Path) -> None:
-    """Settings, a long name and large numbers: no box of a two-column article is overfull."""
-    for seed in range(6):
-        for horizon in (4.0, 8.0):
-            for name, value in (("fedbuff", 0.5), ("fedcompass_long", 0.6), ("area", 0.7)):
-                run_file(tmp_path / f"{name}{seed}{horizon}.h5", [0.1, value + seed / 100], seed=seed, name=name,
-                         horizon=horizon)  # fmt: skip
-    found = compare_files([tmp_path], CompareOptions("fedbuff", by="algorithm", power=1.0))
-    write_comparison(tmp_path, found)
-    assert not [note for note in found.table.notes if "inches wide" in note]
-    text = (tmp_path / "compare.tex").read_text()
-    assert latex.number("<0.0001") == "$<$0.0001"
-    assert r"\begin{table*}" in text and "verdict" not in text and r"\caption{Test accuracy of each method" in text
-    (tmp_path / "paper.tex").write_text(
-        r"\documentclass[twocolumn,letterpaper,10pt]{article}\usepackage[margin=0.75in]{geometry}\usepackage{booktabs}"
-        r"\begin{document}\input{compare.tex}Text.\end{document}"
-    )
-    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path,
-                          capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
-    assert done.returncode == 0 and "Overfull" not in done.stdout, done.stdout
-
-
-def test_trials_without_a_partner_are_named(folder: Path) -> None:
-    (folder / "base0.h5").unlink()
-    table, other, _ = compared(folder, CompareOptions("fedbuff"))
-    assert other.pairs == 5 and "Left out: 1 trial of area or fedbuff without a partner." in table.notes
+    assert "Left out: 1 trial of area or fedbuff without a partner." in table.notes
+    assert f"Not completed: {folder / 'other1.h5'}, failed; its rows are included." in table.notes
     assert any(note.startswith("Caution: with 5 pairs p is at least 0.062") for note in table.notes)
 
 
-def test_settings_and_all_of_them(folder: Path) -> None:
+def test_files_have_the_names_as_they_are(tmp_path: Path) -> None:
+    """The columns of compare.tex are those that fit a page."""
+    found = compare_groups(methods(**{"<b>*a*": BASE, "area": OTHER}), CompareOptions("<b>*a*"))
+    write_comparison(tmp_path, found)
+    text, tex = ((tmp_path / f"compare.{suffix}").read_text() for suffix in ("md", "tex"))
+    assert r"the method minus \<b\>\*a\*," in text and "<b>" not in text and text.rstrip().endswith(").")
+    assert r"\begin{table*}" in tex and "verdict" not in tex and r"\caption{Test accuracy of each method" in tex
+
+
+def test_settings_and_all_of_them() -> None:
     """Two horizons are settings of their own: each has a row, and all together one with the mean of both."""
-    for seed in range(6):
-        run_file(folder / f"long{seed}.h5", [0.1, 0.5], seed=seed, name="fedbuff", horizon=8.0)
-        run_file(folder / f"longer{seed}.h5", [0.1, 0.5 + seed / 100], seed=seed, name="area", horizon=8.0)
-    table, _, found, (sentence,) = compare_files([folder], CompareOptions("fedbuff", by="algorithm"))
-    by_setting = {tuple(c.setting.values()): c for c in found if c.method == "area"}
+    ends = {"4": (BASE, OTHER), "8": ([0.5] * 6, [0.5 + k / 100 for k in range(6)])}
+    found = [Group({**each.labels, "horizon": horizon}, each.trials)
+             for horizon, (base, other) in ends.items() for each in methods(fedbuff=base, area=other)]  # fmt: skip
+    table, _, rows, (sentence,) = compare_groups(found, CompareOptions("fedbuff"))
+    by_setting = {tuple(c.setting.values()): c for c in rows if c.method == "area"}
     assert sentence.startswith("Over 12 pairs of trials in 2 settings the test accuracy of area is ")
     assert {*by_setting} == {("4",), ("8",), ("all",)}
     means = [by_setting[key,].difference.estimate for key in ("4", "8")]
     assert means == pytest.approx([DIFFERENCES.mean(), 2.5]) and by_setting["all",].pairs == 12
     assert by_setting["all",].difference.estimate == pytest.approx(np.mean(means))
     assert min(c.p_holm / c.p for c in by_setting.values()) >= 1 and "corrected for the 3 comparisons" in table.notes[0]
+    table, _, rows, (sentence,) = compare_groups(found[:3], CompareOptions("fedbuff"))
+    assert "Not in all settings: area has pairs in 1 of 2." in table.notes
+    assert sentence.startswith("Over 6 pairs of trials the test accuracy of area")
+    equal = compare_groups(methods(A=[0.5, 0.6], B=[0.5, 0.6]), CompareOptions("A")).rows[1]
+    assert str(equal.effect) == "0.0"
 
 
 def test_the_command_writes_its_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,17 +192,9 @@ def test_a_folder_in_the_place_of_a_file_leaves_nothing_behind(folder: Path) -> 
     assert [path.name for path in (folder / "out").iterdir()] == ["sentences.tex"]
 
 
-def test_what_sets_methods_apart_is_named(tmp_path: Path) -> None:
-    run_file(tmp_path / "a.h5", [0.1], name="area", step_size=1.0)
-    run_file(tmp_path / "b.h5", [0.1], name="fedbuff", step_size=2.0)
-    with pytest.raises(ConfigError, match="name with --tuned what is each method's own, of step_size"):
-        compare_files([tmp_path], CompareOptions("fedbuff"))
-    assert compare_files([tmp_path], CompareOptions("fedbuff", tuned=("algorithm.step_size",))).rows
-
-
 def test_a_setting_may_be_named_as_a_column_of_the_csv(tmp_path: Path) -> None:
     """Settings p and method beside the compared clock: their values, and those of the columns p and method."""
-    groups = [Group({"clock": clock, "p": 0.25, "method": "area"}, [replace(trial([accuracy]), seed=0)])
+    groups = [Group({"clock": clock, "p": 0.25, "method": "area"}, [trial([accuracy])])
               for clock, accuracy in (("slow", 0.5), ("fast", 0.6))]  # fmt: skip
     write_comparison(tmp_path, compare_groups(groups, CompareOptions("slow")))
     data = pd.read_csv(tmp_path / "compare.csv")
@@ -231,53 +202,34 @@ def test_a_setting_may_be_named_as_a_column_of_the_csv(tmp_path: Path) -> None:
     assert data["setting.p"].tolist() == [0.25, 0.25] and data.p[1] == 1.0
 
 
-def test_a_method_that_is_not_in_all_settings_is_said() -> None:
-    groups = [Group({"method": method, "spread": spread}, [replace(trial([0.5 + seed / 10]), seed=seed)
-              for seed in range(3)]) for method, spread in (("A", 0), ("A", 5), ("B", 0))]  # fmt: skip
-    table, _, found, (sentence,) = compare_groups(groups, CompareOptions("A"))
-    assert "Not in all settings: B has pairs in 1 of 2." in table.notes
-    assert sentence.startswith("Over 3 pairs of trials the test accuracy of B")
-    assert [str(c.effect) for c in found if c.method == "B"] == ["0.0", "0.0"]  # all pairs are equal
-
-
-def test_runs_that_are_not_completed_are_said(folder: Path) -> None:
-    (folder / "other0.h5").unlink()
-    run_file(folder / "other0.h5", [0.1, 0.5], status="failed", name="area")
-    table, *_ = compared(folder, CompareOptions("fedbuff"))
-    assert f"Not completed: {folder / 'other0.h5'}, failed; its rows are included." in table.notes
-
-
-def test_a_run_without_a_value_is_named(folder: Path) -> None:
-    path = run_file(folder / "other6.h5", [], seed=6, name="area")
-    with pytest.raises(ConfigError, match=f"{path} has no value of it; expected one that all runs have; or leave out"):
-        compare_files([folder], CompareOptions("fedbuff", metric="test_accuracy"))
-
-
-def test_more_trials_than_are_looked_for(folder: Path) -> None:
+def test_more_trials_than_are_looked_for() -> None:
     """0.01 at a standard deviation of 3.56 needs about (2.8 * 356)^2 trials."""
-    table, other, _ = compared(folder, CompareOptions("fedbuff", power=0.01))
-    assert other.trials == np.inf and table.rows[1][-1] == ">100000"
+    table, _, rows, _ = compare_groups(methods(fedbuff=BASE, area=OTHER), CompareOptions("fedbuff", power=0.01))
+    assert rows[1].trials == np.inf and table.rows[1][-1] == ">100000"
 
 
-def test_several_configurations_of_a_method_are_no_pair(folder: Path) -> None:
-    """A step that is in both settings: which of them is meant is not guessed."""
-    run_file(folder / "again.h5", [0.1, 0.4], seed=0, name="area", step_size=2.0)
-    table, *_ = compare_files([folder], CompareOptions("fedbuff"))
-    assert any(note.startswith("Left out: area, step size 2") for note in table.notes)
+def test_what_is_tuned_for_each_method_is_named_and_not_guessed() -> None:
+    one, two, more = ([trial([0.1, 0.5])] for _ in range(3))
+    groups = [Group({"method": "area", "step": 1}, one), Group({"method": "fedbuff", "step": 2}, two)]
+    with pytest.raises(ConfigError, match="name with --tuned what is each method's own, of step"):
+        compare_groups(groups, CompareOptions("fedbuff"))
+    assert compare_groups(groups, CompareOptions("fedbuff", tuned=("step",))).rows
+    groups.append(Group({"method": "area", "step": 2}, more))
+    assert (
+        "Left out: area, step 1, a setting without fedbuff."
+        in compare_groups(groups, CompareOptions("fedbuff")).table.notes
+    )
     with pytest.raises(ConfigError, match=r"area has several configurations in one setting; .*; leave out files"):
-        compare_files([folder], CompareOptions("fedbuff", tuned=("algorithm.step_size",)))
+        compare_groups(groups, CompareOptions("fedbuff", tuned=("step",)))
 
 
 # -- cautions ----------------------------------------------------------------------------------------------------------
-def test_a_trial_counted_twice_is_said(tmp_path: Path) -> None:
-    paths = [run_file(tmp_path / f"{k}.h5", [0.1, 0.5], seed=3, steps=1) for k in range(2)]
-    (caution,) = [line for line in report(paths).splitlines() if line.startswith("Caution")]
-    assert "have the same seed and the same evaluations, bit for bit" in caution
-
-
-def test_trials_without_a_global_step_are_said(tmp_path: Path) -> None:
-    paths = [run_file(tmp_path / f"{k}.h5", [0.1, 0.5 + k / 10], seed=k, steps=k) for k in range(3)]
-    assert "Caution: 1 of 3 trials made no aggregation (all trials)." in report(paths)
+def test_trials_that_are_counted_twice_or_made_no_step_are_said(tmp_path: Path) -> None:
+    """Also below a report."""
+    paths = [run_file(tmp_path / f"{k}.h5", [0.1, 0.5], seed=3, steps=k) for k in range(2)]
+    twice, none = [line for line in report(paths).splitlines() if line.startswith("Caution")]
+    assert "have the same seed and the same evaluations, bit for bit" in twice
+    assert none == "Caution: 1 of 2 trials made no aggregation (all trials)."
 
 
 def test_a_training_loss_before_the_last_evaluation_is_said() -> None:
@@ -287,10 +239,9 @@ def test_a_training_loss_before_the_last_evaluation_is_said() -> None:
         assert sum("earlier evaluation than the last" in text for text in cautions([Group({}, [one])])) == said
 
 
-def test_intervals_of_few_trials_and_wide_ones_are_said(tmp_path: Path) -> None:
+def test_intervals_of_few_trials_and_wide_ones_are_said() -> None:
     """Student's 0.975 quantile of one degree of freedom is 12.7: two trials, 0.1 and 0.9, have -4.6 to 5.6."""
-    trials = [load_trial(run_file(tmp_path / f"{k}.h5", [0.1 + 0.8 * k], seed=k, steps=1)) for k in range(2)]
-    (group,) = group_trials(trials)
+    group = Group({}, [replace(trial([0.1 + 0.8 * k]), seed=k) for k in range(2)])
     assert not cautions([group])
     assert cautions([group], "ci95") == [
         "Caution: the 95 % interval of 2 trials is 12.7 standard errors to each side (all trials).",
@@ -298,24 +249,22 @@ def test_intervals_of_few_trials_and_wide_ones_are_said(tmp_path: Path) -> None:
     ]
 
 
-def test_real_time_on_unlike_ranks_or_too_slow_is_said(tmp_path: Path) -> None:
-    trial = replace(load_trial(run_file(tmp_path / "a.h5", [0.1], steps=1)), clock="real")
-    other = replace(trial, seed=1, placement=(5, '["a"]'), overload="contacts took 2 s")
-    assert cautions([Group({}, [trial, other])]) == [
+def test_real_time_on_unlike_ranks_or_too_slow_is_said() -> None:
+    real = [replace(trial([0.1]), seed=seed, clock="real") for seed in range(2)]
+    real[1] = replace(real[1], placement=(5, '["a"]'), overload="contacts took 2 s")
+    assert cautions([Group({}, real)]) == [
         "Caution: trials in real time ran on different numbers of ranks or on different hosts (all trials).",
         "Caution: 1 of 2 trials in real time could not keep up: contacts took 2 s (all trials).",
     ]
-    virtual = [replace(trial, clock="virtual"), replace(other, clock="virtual")]
-    assert not cautions([Group({}, virtual)])  # its numbers do not depend on the ranks
+    assert not cautions([Group({}, [replace(each, clock="virtual") for each in real])])  # ranks change nothing
 
 
-def test_a_selected_value_at_the_edge_of_its_grid_is_said(tmp_path: Path) -> None:
-    (trial,) = [load_trial(run_file(tmp_path / "a.h5", [0.1], steps=1))]
-    grid = [Group({"method": "A", "step": step}, [trial]) for step in (1, 10, 100)]
+def test_a_selected_value_at_the_edge_of_its_grid_is_said() -> None:
+    grid = [Group({"method": "A", "step": step}, [trial([0.1])]) for step in (1, 10, 100)]
     assert not cautions([grid[1]], candidates=grid, tuned=["step"])
     (caution,) = cautions([grid[2]], candidates=grid, tuned=["step"])
     assert caution.endswith("may lie: A, step 100 (step: the largest).")
-    grid = [Group({"method": "A", "step": step}, [trial]) for step in (False, True, None)]
+    grid = [Group({"method": "A", "step": step}, [trial([0.1])]) for step in (False, True, None)]
     assert not cautions([grid[1]], candidates=grid, tuned=["step"])  # no numbers, and so no edge
 
 
@@ -350,27 +299,3 @@ def test_a_study_is_compared_at_its_selected_steps(tmp_path: Path, capsys: pytes
     out = capsys.readouterr().out
     assert "step_size" not in out.splitlines()[0] and "Caution: selected at the edge of its grid" in out
     assert "Caution: with 3 pairs p is at least 0.25" in out
-
-
-@pytest.mark.long
-def test_two_names_for_one_method_are_told_apart_as_often_as_the_level_says(tmp_path: Path) -> None:
-    """200 null studies: ten runs of one method under each of two names, drawn from 60 with seeds of their own."""
-    (tmp_path / "base.yaml").write_text(JOB)
-    study = tmp_path / "study.yaml"
-    study.write_text("name: same\njob: base.yaml\naxes: {algorithm.step_size: [0.1]}\ntrials: 60\n")
-    assert main(["sweep", str(study), f"output={tmp_path / 'results'}"]) == 0
-    index = Index(loaded := load_study(study, [f"output={tmp_path / 'results'}"]))
-    pool = [load_trial(run.path) for run in loaded.runs if index.entries[run.identity].status == "completed"]
-    assert len(pool) == 60
-    rejected = 0
-    for k in range(200):
-        drawn = [pool[j] for j in np.random.default_rng(k).permutation(60)[:20]]
-        groups = [
-            Group(
-                {"method": name}, [replace(trial, seed=seed) for seed, trial in enumerate(drawn[10 * m : 10 * m + 10])]
-            )
-            for m, name in enumerate("AB")
-        ]
-        found = compare_groups(groups, CompareOptions("A", metric="train_loss")).rows
-        rejected += found[1].verdict != "not distinguishable"
-    assert 0.03 <= rejected / 200 <= 0.07
