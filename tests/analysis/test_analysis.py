@@ -10,14 +10,17 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
+import mpifl
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter
-from mpifl.runfile.tables import AggregationRow, EvaluationRow, UpdateRow
+from mpifl.runfile.fairness import summarise
+from mpifl.runfile.tables import AggregationRow, ClientEvaluationRow, EvaluationRow, MetricRow, UpdateRow
 from mpifl.tools.analysis.labels import Labels
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.report import report
@@ -37,17 +40,22 @@ def run_file(
     horizon: float | None = 4.0,
     steps: int = 0,
     personal: list[float] | None = None,
+    by_client: list[float] | None = None,
+    metrics: dict[str, float] | None = None,
     **algorithm: Any,
 ) -> Path:
     """Evaluations at 0, 1, 2, ... s; four updates, at 0.5, 1, 1.5, 2 s, with staleness 0, 1, 2, 3.
 
-    personal: mean accuracies of personal models, with quartiles 0.1 below, at and 0.05 above them.
+    personal: mean accuracies of personal models, with quartiles 0.1 below, at and 0.05 above them. by_client:
+    accuracies of the clients. metrics: values at the first evaluation of metrics that the job names.
     """
     settings = {"name": "area", "step_size": 1.0} | algorithm
     config = {"name": path.stem, "seed": seed, "output": str(path), "algorithm": settings, "stop": {"time": horizon}}
+    config["evaluate"] = {"updates": 1, "metrics": [*(metrics or {})]}
     attrs = {"name": path.stem, "algorithm": settings["name"], "config": yaml.safe_dump(config), "clock": "virtual",
              "seed": seed}  # fmt: skip
-    clients = {"samples": [3, 4], "rank": [1, 1], "rate": None}
+    count = len(by_client or [0, 0])
+    clients = {"samples": [3] * count, "rank": [1] * count, "rate": None}
     writer = RunWriter(path, attrs=attrs, clients=clients, x0=np.zeros(2), layout=[("w", (2,))])
     for k in range(4):
         writer.append(UpdateRow((k + 1) / 2, 0 if k else 1, 0, k, 1, 16, 0.0))
@@ -56,9 +64,13 @@ def run_file(
     for k, accuracy in enumerate(accuracies):
         own = {"mean": personal[k], "q25": personal[k] - 0.1, "median": personal[k], "q75": personal[k] + 0.05,
                "best": max(personal[: k + 1])} if personal else {}  # fmt: skip
-        metrics = {f"personal_accuracy_{name}": value for name, value in own.items()}
+        more = {f"personal_accuracy_{name}": value for name, value in own.items()}
+        if by_client:
+            more |= {f"client_accuracy_{name}": value for name, value in summarise(np.array(by_client)).items()}
         loss = (losses or [1.0] * 99)[k]
-        writer.append(EvaluationRow(k, 2 * k, k, train_loss=loss, test_accuracy=accuracy, **metrics))
+        writer.append(EvaluationRow(k, 2 * k, k, train_loss=loss, test_accuracy=accuracy, **more))
+    writer.extend([ClientEvaluationRow(0, i, value) for i, value in enumerate(by_client or [])])
+    writer.extend([MetricRow(0, name, value) for name, value in (metrics or {}).items()])
     if status is None:
         writer.flush()
         writer._stop.set()  # as if killed: no heartbeat from now on
@@ -98,6 +110,7 @@ def test_two_groups_by_hand(tmp_path: Path) -> None:
     assert "85.00 (80.00-90.00)" in first and "0.38 (0.25-0.50)" in first and " 0.50 " in first
     assert "60.00" in second and ">1" in second
     assert "algorithm" not in text.splitlines()[0], "what does not differ is no column"
+    assert "ersonal" not in text.partition("wrote")[0] and not rows.filter(like="personal").size
     assert {"report.md", "report.tex", "accuracy.png", "accuracy.pdf", "loss.png", "loss.pdf"} <= set(os.listdir(out))
     assert (out / "accuracy.png").stat().st_size > 5000
     assert "| 85.00 (80.00-90.00) |" in (out / "report.md").read_text()
@@ -146,16 +159,6 @@ def test_runs_that_did_not_complete_are_marked_and_end_the_curve(tmp_path: Path)
     assert completed.rho == 0.5
 
 
-def test_curve_over_different_times(tmp_path: Path) -> None:
-    """A completed trial that ended early (it reached its accuracy) keeps its last value."""
-    (g,) = group_trials(
-        load_trial(run_file(tmp_path / f"{k}.h5", a)) for k, a in enumerate([[0.2, 0.8], [0.4, 0.6, 0.8]])
-    )
-    curve = g.curve("test_accuracy")
-    assert curve["mean"].tolist() == pytest.approx([0.3, 0.7, 0.8]) and curve["high"].tolist() == [0.4, 0.8, 0.8]
-    assert g.t_80 == 2
-
-
 def test_no_accuracy_and_no_horizon(tmp_path: Path) -> None:
     path = run_file(tmp_path / "a.h5", [np.nan, np.nan], [2.0, 1.0], horizon=None)
     text = report([path], tmp_path / "out", Options(formats=("svg", "csv")))
@@ -188,12 +191,44 @@ def test_personal_accuracies_in_the_report(tmp_path: Path) -> None:
     assert "| 75.00 (70.00-80.00) |" in (tmp_path / "out/report.md").read_text()
 
 
-def test_no_personal_accuracies_no_columns(tmp_path: Path) -> None:
-    text = report([run_file(tmp_path / "a.h5", [0.5])], tmp_path / "out", Options(formats=("csv",)))
-    assert "ersonal" not in text.partition("wrote")[0]
-    assert "personal" not in (tmp_path / "out/report.csv").read_text()
-    part = [run_file(tmp_path / f"{k}.h5", [0.5], personal=[0.5] if k else None, seed=k) for k in range(2)]
-    assert "50.00, 1 of 2" in report(part)
+OWN = "mine:f"
+
+
+def test_fairness_and_the_jobs_metrics_in_the_report(tmp_path: Path) -> None:
+    """Accuracies 0.2, 0.4, 0.6: mean 40 %, worst client 20 %, variance 800/3 of percentages. Metrics also beside a run
+    without them; built-in ones are shown in percent."""
+    paths = [
+        run_file(tmp_path / f"{k}.h5", [0.5], seed=k, by_client=[0.2, 0.4, 0.6], metrics=metrics)
+        for k, metrics in enumerate(({"auroc": 0.75, OWN: 3.5}, None))
+    ]
+    text = report(paths, tmp_path / "out", Options(formats=("csv",)))
+    (row,) = columns(text)
+    assert row["client %"] == "40.00 (40.00-40.00)" and row["worst 10 %"] == "20.00 (20.00-20.00)"
+    assert row["client variance"].startswith("266.67 ") and "variance (of percentages)" in text
+    assert row["auroc %"] == "75.00, 1 of 2" and row[OWN] == "3.50, 1 of 2"
+    found = pd.read_csv(tmp_path / "out" / "report.csv").iloc[0]
+    means = {name: found[f"client_accuracy_{name}_mean"] for name in ("mean", "q25", "median", "q75", "worst")}
+    assert means == pytest.approx({"mean": 0.4, "q25": 0.3, "median": 0.4, "q75": 0.5, "worst": 0.2})
+    assert found.client_accuracy_variance_mean == pytest.approx(0.08 / 3)
+    (row,) = columns(report(paths, options=Options(columns=(OWN, "macro_f1"))))
+    assert (row[OWN], row["macro f1 %"]) == ("3.50, 1 of 2", "-")
+    with pytest.raises(ConfigError, match="columns=auoc"):
+        report(paths, options=Options(columns=("auoc",)))
+    line = "mean 0.4000, quartiles 0.3000, 0.4000, 0.5000, worst 10 % 0.2000, variance 0.02667"
+    shown = page(paths[0])
+    assert f"accuracy over clients  {line}" in shown and "auroc" in shown and OWN in shown
+
+
+def test_names_that_the_job_does_not_have_are_no_columns(tmp_path: Path) -> None:
+    path = run_file(tmp_path / "a.h5", [0.5], metrics={"auroc": 0.75, OWN: 3.5})
+    with h5py.File(path, "r+", libver="latest") as file:
+        config = yaml.safe_load(file.attrs["config"])
+        config["evaluate"]["metrics"] = ["auroc", "train_loss", "\x1b[31m:x", 7, *[f"a:{k}" for k in range(50)]]
+        file.attrs["config"] = yaml.safe_dump(config)
+    with mpifl.open_run(path) as run:
+        added = list(run.evaluations)[len(EvaluationRow._fields) :]
+        assert added[:2] == ["auroc", "\\x1b[31m:x"] and len(added) < 20 and OWN not in added
+        assert run.evaluations.train_loss.tolist() == [1.0]
 
 
 def test_columns_are_what_differs_under_short_names() -> None:
@@ -239,20 +274,6 @@ def test_a_report_of_a_folder_or_a_pattern(tmp_path: Path) -> None:
     texts = {report([where]) for where in (tmp_path, tmp_path / "*.h5", tmp_path / "[01].h5")}
     (text,) = texts
     assert "50.00 (25.00-75.00)" in text and text == report([tmp_path / "0.h5", tmp_path / "1.h5", tmp_path])
-
-
-@pytest.mark.long
-def test_a_report_of_a_folder_with_a_damaged_file(tmp_path: Path) -> None:
-    """It is named below the table of the others, also if it is given by its own name; alone it is an error."""
-    path, bad = run_file(tmp_path / "0.h5", [0.5, 0.25]), tmp_path / "1.h5"
-    bad.write_bytes(path.read_bytes()[:1000])
-    for where in ([tmp_path], [tmp_path / "*.h5"], [path, bad]):
-        text = report(where)
-        assert "25.00" in text
-        assert next(line for line in text.splitlines() if str(bad) in line).startswith("Left out: ")
-    path.unlink()
-    with pytest.raises(ConfigError, match=r"1\.h5"):
-        report([tmp_path])
 
 
 def page(path: Path, **options: Any) -> str:

@@ -20,7 +20,7 @@ from mpifl.cli import main
 from mpifl.tools.analysis import page as page_module
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.report import report
-from tests.analysis.test_analysis import run_file
+from tests.analysis.test_analysis import OWN, run_file
 
 HTML = Options(formats=("html",))
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">'&\x1b[31m"
@@ -35,7 +35,6 @@ class Parsed(HTMLParser):
         self.loads: list[str] = []
         self.handlers: list[str] = []
         self.rows: list[list[str]] = []
-        self.labelled = self.inputs = 0
         self._cell = False
         self.feed(text)
 
@@ -119,7 +118,7 @@ def test_text_of_run_files_is_no_markup(tmp_path: Path) -> None:
 
 
 def test_only_the_scripts_of_the_package_may_run(tmp_path: Path) -> None:
-    text = made(three(tmp_path)[:1], tmp_path / "out")
+    text = made([run_file(tmp_path / "a.h5", [0.1])], tmp_path / "out")
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
     scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
@@ -131,12 +130,27 @@ def test_only_the_scripts_of_the_package_may_run(tmp_path: Path) -> None:
 def test_thinned_curves_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "MAX_POINTS", 5)
     monkeypatch.setattr(page_module, "MIN_POINTS", 5)
-    path = run_file(tmp_path / "a.h5", np.linspace(0, 1, 21).tolist(), horizon=20.0)
-    text = made([path], tmp_path / "out")
+    text = made([run_file(tmp_path / "a.h5", np.linspace(0, 1, 21).tolist(), horizon=20.0)], tmp_path / "out")
     assert data_of(text)["curves"]["test_accuracy time"] == [[[0, 5, 10, 15, 20], [0, 25, 50, 75, 100]]]
     assert "Curves with more than 5 points (the longest has 21) are thinned to 5 evenly spaced ones" in text
-    short = run_file(tmp_path / "b.h5", [0.1, 0.2])
-    assert "are thinned" not in made([short], tmp_path / "two")
+    assert "are thinned" not in made([run_file(tmp_path / "b.h5", [0.1, 0.2])], tmp_path / "two")
+
+
+def test_the_curves_and_the_figures_of_metrics(tmp_path: Path) -> None:
+    """Built-in ones and accuracies in percent, the variance in squares of percent; beside a run without them."""
+    metrics = {"auroc": 0.75, OWN: 3.5}, {"auroc": 0.25, OWN: 2.5}, None
+    paths = [run_file(tmp_path / f"{seed}.h5", [0.5], seed=seed, by_client=[0.2, 0.6], metrics=values)
+             for seed, values in enumerate(metrics)]  # fmt: skip
+    for count in (2, 3):
+        out = tmp_path / str(count)
+        report(paths[:count], out, Options(formats=("html", "png"), figures=("auroc", OWN)))
+        data = data_of((out / "report.html").read_text(encoding="utf-8"))
+        labels = {metric["key"]: metric["label"] for metric in data["metrics"]}
+        assert (labels["auroc"], labels[OWN]) == ("auroc (%)", OWN)
+        first = {key: data["curves"][f"{key} time"][0][1:] for key in ("auroc", OWN, "client_accuracy_variance")}
+        assert first == {"auroc": [[50], [25], [75]], OWN: [[3], [2.5], [3.5]],
+                         "client_accuracy_variance": [[400], [400], [400]]}  # fmt: skip
+        assert {"auroc.png", "mine_f.png"} <= {path.name for path in out.iterdir()}
 
 
 def test_a_study_with_a_missing_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,13 +270,3 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
         assert len(facts["before"]) == 2 and facts["sorted"] == sorted(facts["before"])
         assert facts["reversed"] == facts["sorted"][::-1] and facts["sort"] == "descending"
         assert facts["log"] is True and facts["unnamed"] == 0
-
-
-@pytest.mark.long
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
-def test_the_table_needs_no_script(tmp_path: Path) -> None:
-    text = made(three(tmp_path), tmp_path / "out")
-    bare = tmp_path / "bare.html"
-    bare.write_text(re.sub(r"script-src [^;]*", "script-src 'none'", text))
-    document, _, _ = browse(bare, tmp_path, 1400)
-    assert "85.00 (80.00–90.00)" in document and "<canvas" not in document and 'class="js"' not in document
