@@ -93,6 +93,8 @@ def test_lines_that_end_apart_have_their_names_at_their_ends() -> None:
     boxes = [text.get_window_extent() for text in ax.texts]
     assert all(low.y1 <= high.y0 + 2 for low, high in itertools.pairwise(boxes)), "one above the other"
     assert all(box.x0 >= ax.get_window_extent().x1 and box.x1 <= figure.bbox.x1 for box in boxes), "beside the panel"
+    (ax,) = draw_figure("accuracy", ends(*np.arange(0.05, 1, 0.1)), Options(width=3.3)).axes
+    assert [text.get_text() for text in ax.texts] == [*"abcdefghij"], "many as well"
 
 
 @pytest.mark.parametrize("width", [3.3, 7.0])
@@ -101,6 +103,11 @@ def test_a_legend_is_a_row_of_at_most_a_tenth_of_the_height_or_in_free_space(wid
     figure.draw_without_rendering()
     (legend,) = figure.legends
     assert legend.get_window_extent().height <= figure.bbox.height / 10
+    long = [Group({"method": f"{k} {'with a very long name ' * 8}"}, [trial([0.1, 0.5])]) for k in range(2)]
+    figure = draw_figure("accuracy", long, Options(width=width))
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x1 <= figure.bbox.x1 and box.x0 >= 0
     figure = draw_figure("accuracy", ends(*[0.5] * 8, length=9), Options(width=width))
     figure.draw_without_rendering()
     (ax,) = figure.axes
@@ -130,11 +137,6 @@ def test_bands_of_many_lines_are_fainter() -> None:
         assert [band.get_alpha() for band in ax.collections] == [opacity] * count
 
 
-def test_many_lines_that_end_apart_have_their_names_at_their_ends() -> None:
-    (ax,) = draw_figure("accuracy", ends(*np.arange(0.05, 1, 0.1)), Options(width=3.3)).axes
-    assert [text.get_text() for text in ax.texts] == [*"abcdefghij"]
-
-
 def test_many_lines_leave_the_axes_of_a_plot_their_size() -> None:
     few, many = (plot_groups(ends(*[0.5] * count, length=20), "test_accuracy", "time", "range", None, False)
                  for count in (2, 12))  # fmt: skip
@@ -142,13 +144,10 @@ def test_many_lines_leave_the_axes_of_a_plot_their_size() -> None:
         ax.figure.draw_without_rendering()
     assert many.get_window_extent().height >= 0.95 * few.get_window_extent().height
     assert many.get_window_extent().width >= 0.95 * few.get_window_extent().width
-    pyplot.close("all")
-
-
-def test_names_in_a_plot_leave_out_what_all_lines_share() -> None:
     found = [replace(group, labels={**group.labels, "data": "digits"}) for group in ends(0.3, 0.9)]
     ax = plot_groups(found, "test_accuracy", "time", "range", pyplot.subplots()[1], False)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names == ["a", "b"], "without what all lines share"
     pyplot.close("all")
 
 
@@ -221,18 +220,12 @@ def test_updates_against_time() -> None:
     assert ax.get_lines()[0].get_ydata() == pytest.approx([0, 10]) and ax.get_ylabel() == "updates consumed"
 
 
-def test_long_labels_stay_inside_the_figure() -> None:
-    found = [Group({"method": f"{k} {'with a very long name ' * 8}"}, [trial([0.1, 0.5])]) for k in range(2)]
-    figure = draw_figure("accuracy", found, Options(width=3.3))
-    figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
-    assert box.x1 <= figure.bbox.x1 and box.x0 >= 0
-
-
 def test_too_many_lines_are_not_drawn(tmp_path: Path) -> None:
     many = [Group({"method": str(k)}, [trial([0.1])]) for k in range(style.MAX_LINES + 1)]
     written, notes = draw_report(many, tmp_path, Options(figures=("accuracy",), formats=("png",)))
     assert not written and "17 lines in a panel, more than 16" in notes[0]
+    _, notes = draw_report(many[:1], tmp_path, Options(figures=("gradient",), formats=("png",)))
+    assert notes == ["No figure gradient: no run has values for it."]
     with pytest.raises(
         ConfigError,
         match=r"figure=gradient: the runs have no values for it; expected a figure that can be drawn of the runs",
@@ -272,14 +265,11 @@ def test_a_band_of_accuracies_ends_at_0_and_100_percent() -> None:
     assert max(np.asarray(band.get_paths()[0].vertices)[:, 1].max() for band in ax.collections) == 100.0
 
 
-def test_a_method_has_one_line_style_whatever_step_was_selected_for_it() -> None:
+def test_a_method_has_one_name_and_so_one_line_whatever_step_was_selected_for_it() -> None:
     chosen = [Group({"method": m, "step": step, "spread": s}, [trial([0.5])])
               for m, step, s in (("A", 1, 0), ("B", 1, 0), ("A", 10, 5), ("B", 1, 5))]  # fmt: skip
     shown = without_tuned(chosen, ["step"])
     assert [group.name for group in shown] == ["A, spread 0", "B, spread 0", "A, spread 5", "B, spread 5"]
-    figure = draw_figure("accuracy", shown, Options(panels="spread"))
-    colours = [[line.get_color() for line in ax.get_lines()] for ax in figure.axes]
-    assert colours[0] == colours[1] == list(style.COLOURS[:2])
     assert without_tuned(chosen[:1] * 2, ["step"]) == chosen[:1] * 2  # two values of one method are told apart
 
 
@@ -310,8 +300,10 @@ def test_files_of_each_format(tmp_path: Path) -> None:
     assert float(width) == pytest.approx(3.3 * 72)
 
 
-def test_contacts_by_hand(tmp_path: Path) -> None:
-    """A contact begins at the client's previous update, or at the aggregation of its version if that is later."""
+def test_contacts_and_their_timeline(tmp_path: Path) -> None:
+    """A contact begins at the client's previous update, or at the aggregation of its version if that is later.
+
+    From 1.5 to 2.6 s the timeline shows the contacts of both clients, and the aggregation with its two updates."""
     writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(2), layout=[("w", (2,))],
                        clients={"samples": [3, 4], "rank": [0, 0], "rate": None})  # fmt: skip
     rows = [(1.0, 0, 0), (2.0, 1, 0), (3.0, 0, 0), (5.0, 1, 1)]  # time, client, version; the aggregation is at 2.5 s
@@ -326,18 +318,7 @@ def test_contacts_by_hand(tmp_path: Path) -> None:
     # 30 of 40 bytes are the update's: it is in transit for 0.3 s after 0.5 s of computing
     assert found.computing[0] == pytest.approx([0.2, 0.7]) and found.computing[3] == pytest.approx([4.2, 4.7])
 
-
-def test_a_timeline_of_a_window(tmp_path: Path) -> None:
-    """From 1.5 to 2.6 s: the contacts of both clients then, and the aggregation at 2.5 s with its two updates."""
-    writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(2), layout=[("w", (2,))],
-                       clients={"samples": [3, 4], "rank": [0, 0], "rate": None})  # fmt: skip
-    for time, client in ((1.0, 0), (2.0, 1)):
-        writer.append(UpdateRow(time, client, 0, 0, 1, 16, 1.0))
-    writer.append(AggregationRow(2.5, 2))
-    writer.append(UpdateRow(3.0, 0, 0, 0, 1, 16, 1.0))
-    writer.close("completed", np.zeros(2))
-    groups = group_trials([load_trial(tmp_path / "a.h5")])
-    (ax,) = draw_figure("timeline", groups, Options(window=(1.5, 2.6))).axes
+    (ax,) = draw_figure("timeline", group_trials([load_trial(tmp_path / "a.h5")]), Options(window=(1.5, 2.6))).axes
     assert ax.get_xlim() == (1.5, 2.6)
     (dots,) = (line for line in ax.get_lines() if line.get_marker() == "o")
     assert sorted(zip(*dots.get_data(), strict=True))[0] == (2.5, 1)

@@ -67,18 +67,6 @@ def test_a_profile_by_its_definition() -> None:
         performance_profile(costs * 0)
 
 
-def test_the_ends_of_a_profile() -> None:
-    """At 1 it is the share of problems on which a method is the best, far to the right that of those it solves."""
-    costs = pd.DataFrame(np.random.default_rng(0).lognormal(size=(200, 3)), columns=list("abc"))
-    costs = costs.mask(costs > 2)
-    solved = costs.dropna(how="all")
-    profile = performance_profile(costs)
-    assert profile.iloc[0].tolist() == pytest.approx([(solved.idxmin(axis=1) == name).mean() * len(solved) / 200
-                                                      for name in "abc"], rel=1e-12)  # fmt: skip
-    assert profile.iloc[-1].tolist() == pytest.approx((~costs.isna()).mean().tolist(), rel=1e-12)
-    assert (profile.diff().dropna() >= 0).all(axis=None)
-
-
 def test_the_drawing_of_ranks() -> None:
     """Lines from the mean ranks to the names, a bar for each group, and the critical difference."""
     (ax,) = ranks_figure(rank_test(DEMSAR)._replace(difference=1.12), 3.3).axes
