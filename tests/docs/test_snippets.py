@@ -1,4 +1,4 @@
-"""Every command and snippet of the README and of the documentation works, in the order of its page."""
+"""Every command and snippet of the README and of the documentation works, and does what its page says."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from mpifl.algorithms.participation import Trigger
 from mpifl.cli import COMMANDS
 from mpifl.config import read, yaml_io
 from mpifl.tools.studies.study import load_study
 from mpifl.tools.submit.site import Site, load_site
+from tests import quadratic_runs
 from tests.docs.pages import PAGES, ROOT, Block, blocks, name
 from tests.mpi.conftest import UNABLE
 
@@ -125,6 +129,31 @@ def test_the_answer_to_not_enough_slots(folder: Path) -> None:
     assert done[1].returncode == 0, done[1].stderr
 
 
+def test_the_algorithm_in_one_file_finds_the_optimum_of_equal_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's class is a complete file: nothing else is defined for it."""
+    (block,) = (block for block in blocks(ROOT / "README.md") if "class Mean" in block.text)
+    module = ModuleType("mean")
+    monkeypatch.setitem(sys.modules, "mean", module)  # where the types of its fields are looked up
+    exec(block.text, vars(module))
+    algorithm = module.Mean(step_size=0.5, trigger=Trigger(every=2))
+    log = quadratic_runs.run(algorithm, quadratic_runs.quadratics((1, 1), (3, 3)), [0, 1] * 200)
+    np.testing.assert_allclose(log.server.x, 3, atol=1e-12)
+
+
+def test_the_tutorial_on_data_ends_as_it_says(folder: Path) -> None:
+    page = ROOT / "docs" / "tutorials" / "own-problem.md"
+    for block in blocks(page):
+        if (block.action, block.argument) in (("file", "make_data.py"), ("file", "hospitals.yaml")):
+            do(block, folder, block.text)
+    ends = r"([\d,]+) updates, and ends with a test accuracy of ([\d.]+\d)"
+    ((updates, accuracy),) = re.findall(ends, page.read_text())
+    for command in (["make_data.py"], ["-m", "mpifl", "run", "hospitals.yaml"]):
+        done = subprocess.run([sys.executable, *command], cwd=folder, env=environment(), capture_output=True, text=True,
+                              check=True)  # fmt: skip
+    assert f"{updates} updates" in done.stdout
+    assert f"test accuracy {100 * float(accuracy):.1f}" in done.stdout
+
+
 # -- what is not run ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_marks_are_known(block: Block) -> None:
@@ -132,7 +161,7 @@ def test_marks_are_known(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", of("sh"), ids=str)
-def test_commands_exist(block: Block, tmp_path: Path) -> None:
+def test_commands_exist(block: Block) -> None:
     """For every block, run or not: bash can parse it; commands, scripts, make targets and paths exist."""
     subprocess.run(["bash", "-n", "-c", block.text], check=True)
     shown = re.findall(r"(?:^|[ \"(])(?:python -m )?mpifl (\w[\w-]*)", re.sub(r"\s#.*", "", block.text), re.M)

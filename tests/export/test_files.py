@@ -22,7 +22,6 @@ from mpifl.runfile.tables import TABLES as SCHEMA
 from mpifl.runfile.tables import EventRow, UpdateRow
 from mpifl.tools.export.scalars import Scalars
 from tests.api.jobs import JOB
-from tests.export.events import scalars
 
 TABLES = (*SCHEMA, "clients")
 OPTIONAL = ("client_evaluations", "metrics", "logged")  # without rows unless the job asks for them
@@ -77,23 +76,15 @@ def test_parquet(run: mpifl.Run, tmp_path: Path) -> None:
             assert types[str(name)] == (plain[dtype.kind] + (str(8 * dtype.itemsize) if dtype.kind == "i" else ""))
 
 
-def test_text_of_a_file_is_escaped_in_csv(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.h5", events=[EventRow(0.5, "lost", 0, 'a "quoted", \x1b[31mred\nline')])
+def test_text_is_escaped_in_csv_and_quoted_where_a_spreadsheet_would_compute_it(tmp_path: Path) -> None:
+    texts = ['a "quoted", \x1b[31mred\nline', "=cmd|' /c calc'!A0", "@sum", "+a", "-2", "-b", "a=b", ""]
+    path = written(tmp_path / "a.h5", events=[EventRow(0.5, "lost", 0, text) for text in texts])
     mpifl.export_run(path, "csv")
-    mpifl.export_run(path, "parquet")
-    (text,) = pd.read_csv(tmp_path / "a-csv/events.csv").text
-    assert text == 'a "quoted", \\x1b[31mred\nline'
-    (raw,) = pd.read_parquet(tmp_path / "a-parquet/events.parquet").text
-    assert raw == 'a "quoted", \x1b[31mred\nline'
-
-
-def test_text_that_a_spreadsheet_would_compute_is_quoted_in_csv(tmp_path: Path) -> None:
-    texts = ["=cmd|' /c calc'!A0", "@sum", "+a", "-2", "-b", "a=b", ""]
-    events = [EventRow(0.5, "lost", 0, text) for text in texts]
-    mpifl.export_run(written(tmp_path / "a.h5", events=events), "csv")
     found = pd.read_csv(tmp_path / "a-csv/events.csv", keep_default_na=False, dtype=str)
-    assert found.text.tolist() == ["'=cmd|' /c calc'!A0", "'@sum", "'+a", "-2", "'-b", "a=b", ""]
-    assert set(found.time) == {"0.5"}
+    escaped = ['a "quoted", \\x1b[31mred\nline', "'=cmd|' /c calc'!A0", "'@sum", "'+a", "-2", "'-b", "a=b", ""]
+    assert found.text.tolist() == escaped and set(found.time) == {"0.5"}
+    mpifl.export_run(path, "parquet")
+    assert pd.read_parquet(tmp_path / "a-parquet/events.parquet").text.tolist() == texts
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
@@ -144,16 +135,22 @@ def test_a_run_without_a_final_model_has_tables_only(tmp_path: Path) -> None:
     for to in ("safetensors", "torch"):
         with pytest.raises(
             mpifl.ConfigError,
-            match=(
-                r"the status is failed, and the file has no final model; expected a completed "
-                r"or interrupted run"
-            ),
+            match="the status is failed, and the file has no final model; expected a completed or interrupted run",
         ):
             mpifl.export_run(path, to)
     assert len(mpifl.export_run(path, "csv")) == len(TABLES) + 1
 
 
 # -- TensorBoard -------------------------------------------------------------------------------------------------------
+def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
+    """(step, wall time, value) by tag, read by TensorBoard itself."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    found.Reload()
+    return {tag: [(e.step, e.wall_time, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
 def test_tensorboard(run: mpifl.Run) -> None:
     mpifl.export_run(run.path, "tensorboard")
     found = scalars(run.path.with_name("a-tensorboard"))
@@ -180,34 +177,21 @@ def test_points_of_rows_in_blocks() -> None:
     course.add("events", {"time": np.array([1.5, 2.0, 9.0]), "kind": kinds})
     course.add("updates", {"staleness": np.array([1, 2], np.int32)})
     course.add("updates", {"staleness": np.array([3, 4, 5], np.int32)})
-    row = dict.fromkeys(pd.Index(mpifl_columns()), np.nan)
+    names, values = np.array([b"auroc", b"mine:f", b"auroc", b"auroc"]), np.array([0.5, 3.0, 0.6, 0.7])
+    course.add("metrics", {"evaluation": np.array([0, 0, 1, 3]), "metric": names, "value": values})
+    row = dict.fromkeys(SCHEMA["evaluations"].columns, np.nan)
     first = course.evaluation({**row, "time": 2.0, "updates": 3, "train_loss": np.nan, "test_loss": 0.5})
     assert first and (first.step, first.time) == (3, 2.0)
-    assert first.values == {"evaluations/test_loss": 0.5, "updates/per_second": 1.5, "updates/staleness_mean": 2.0,
+    assert first.values == {"evaluations/auroc": 0.5, "evaluations/mine:f": 3, "evaluations/test_loss": 0.5,
+                            "updates/per_second": 1.5, "updates/staleness_mean": 2.0,
                             "clients/lost": 1.0}  # fmt: skip
     assert course.evaluation({**row, "time": 3.0, "updates": 3}) is None, "the same step"
     assert course.evaluation({**row, "time": 3.0, "updates": 6}) is None, "an update that is not there"
     second = course.evaluation({**row, "time": 10.0, "updates": 5, "train_loss": np.inf})
     assert second and second.values["evaluations/train_loss"] == np.inf and second.values["clients/lost"] == 2
     assert np.isnan(second.values["evaluations/test_loss"]), "it has had a value"
+    assert second.values["evaluations/auroc"] == 0.7, "not that of an evaluation which is no point"
     assert second.values["updates/staleness_mean"] == 4.5 and second.values["updates/per_second"] == 0.25
-
-
-def test_points_have_the_metrics_of_the_job() -> None:
-    """By row of /evaluations; those of an evaluation that is no point are left out."""
-    course = Scalars()
-    course.add("updates", {"staleness": np.zeros(5, np.int32)})
-    names = np.array([b"auroc", b"mine:f", b"auroc", b"auroc"])
-    metrics = {"evaluation": np.array([0, 0, 1, 2]), "metric": names, "value": np.array([0.5, 3.0, 0.6, 0.7])}
-    course.add("metrics", metrics)
-    row = dict.fromkeys(mpifl_columns(), np.nan)
-    points = [course.evaluation({**row, "time": when, "updates": k}) for when, k in ((1.0, 1), (2.0, 1), (3.0, 2))]
-    assert points[0] and points[0].values["evaluations/auroc"] == 0.5 and points[0].values["evaluations/mine:f"] == 3
-    assert points[1] is None and points[2] and points[2].values["evaluations/auroc"] == 0.7
-
-
-def mpifl_columns() -> list[str]:
-    return list(SCHEMA["evaluations"].columns)
 
 
 # -- outputs -----------------------------------------------------------------------------------------------------------
@@ -252,15 +236,15 @@ def test_outputs_of_the_wrong_kind(run: mpifl.Run, tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_what_was_there(run: mpifl.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     files = mpifl.export_run(run.path, "csv")
-    before, syncs = [file.read_bytes() for file in files], []
+    before, blocks = [file.read_bytes() for file in files], iter("xx")
 
-    def full(descriptor: int) -> None:
-        syncs.append(descriptor)
-        if len(syncs) == 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(*_: object, **__: object) -> str:
+        if text := next(blocks, ""):
+            return text
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("mpifl.tools.export.tables.ROWS_AT_ONCE", 5)
-    monkeypatch.setattr(pd.DataFrame, "to_csv", lambda *a, **k: full(0) or "x")
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
     with pytest.raises(mpifl.ConfigError, match="No space left on device"):
         mpifl.export_run(run.path, "csv", overwrite=True)
     assert [file.read_bytes() for file in files] == before
@@ -291,6 +275,7 @@ def test_the_command(
         ([path, "--to", "torch", "--out", out], f"out={out}: the file exists; choose another name, or overwrite=true"),
         ([path, "--to", "torch", "seed=3"], "seed=3: not an option of mpifl export; expected overwrite=true"),
         ([path, "--to", "torch", "overwrite=3"], "overwrite=3: not an option of mpifl export; expected overwrite=true"),
+        ([path, "--to", "csv", "--full"], "full=true: to=csv has tables; expected to=torch or safetensors"),
         (["--to", "torch"], "export='': no file; expected a RUN.h5 first, then key=value"),
         (
             [str(tmp_path / "no.h5"), "--to", "csv"],

@@ -18,7 +18,7 @@ from mpifl.tools.export.live_tensorboard import LiveScalars
 from mpifl.tools.studies.study import identify
 from tests.api.jobs import JOB, REAL
 from tests.api.test_run import interrupt_when
-from tests.export.events import assert_complete
+from tests.export.test_files import scalars
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
 
@@ -27,6 +27,18 @@ from tests.mpi.files import differing
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def assert_complete(path: Path) -> dict[str, list[tuple[int, float, float]]]:
+    """What was written live is what an export of the run file writes: one event file, each step once."""
+    folder, out = live.folder_of(path), path.with_name("exported")
+    assert len(os.listdir(folder)) == 1
+    mpifl.export_run(path, "tensorboard", out, overwrite=True)
+    found = scalars(folder)
+    assert found == scalars(out)
+    steps = [step for step, *_ in found["evaluations/train_loss"]]
+    assert steps == sorted(set(steps)) == sorted(set(mpifl.open_run(path).evaluations.updates))
+    return found
 
 
 def test_the_scalars_of_a_run_and_its_bits(folder: Path) -> None:

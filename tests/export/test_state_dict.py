@@ -167,9 +167,3 @@ def test_statistics_that_each_client_keeps_are_in_no_export(tmp_path: Path) -> N
     (path,) = mpifl.export_run(run(tmp_path, "normed", torch={"buffers": "local"}).path, "torch")
     missing = {*normed().state_dict()} - {*torch.load(path, weights_only=True)}
     assert missing == {"1.running_mean", "1.running_var"}
-
-
-def test_full_is_of_models_alone(tmp_path: Path, refused: Callable[..., str]) -> None:
-    assert ("full=true: to=csv has tables; expected to=torch or safetensors") in refused(
-        "export", tmp_path / "a.h5", "--to", "csv", "--full"
-    )
