@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,33 +156,28 @@ def test_the_command_writes_its_table(folder: Path, capsys: pytest.CaptureFixtur
 
 
 WRONG = {
-    "no baseline": (["FOLDER"], "--baseline='': required"),
-    "no files": (["--baseline", "x"], "compare='': nothing to compare"),
-    "an unknown method": (["FOLDER", "--baseline", "fedbuf"], "baseline=fedbuf: no run has it as algorithm; expected "
-                          "one of fedbuff, area"),
-    "an unknown test": (["FOLDER", "--baseline", "fedbuff", "--test", "t"], "test=t: unknown; expected one of"),
-    "no method": (["FOLDER", "--baseline", ""], "baseline='': no run has it as algorithm"),
-    "an unknown metric": (["FOLDER", "--baseline", "fedbuff", "--metric", "f2"], "metric=f2: not a metric of the "
-                          "evaluations; expected one of train_loss, "),
-    "a time": (["FOLDER", "--baseline", "fedbuff", "--metric", "time"], "metric=time: not a metric of the evaluations"),
-    "tuned nowhere": (["FOLDER", "--baseline", "fedbuff", "--tuned", "step"], "tuned=step: the runs do not differ in"),
-    "tuned by itself": (["FOLDER", "--baseline", "fedbuff", "--tuned", "algorithm"], "tuned=algorithm: its values are"),
-    "an unknown axis": (["FOLDER", "--baseline", "fedbuff", "--by", "clock"], "by=clock: the runs do not differ in it"),
-    "no difference": (["FOLDER", "--baseline", "fedbuff", "--power", "0"], "power=0.0: not a difference"),
-    "no number": (["FOLDER", "--baseline", "fedbuff", "--power", "x"], "--power: invalid float value: 'x'"),
-    "an unknown side": (["FOLDER", "--baseline", "fedbuff", "--better", "up"], "better=up: unknown; expected large or"),
-    "one method": (["FOLDER/base0.h5", "FOLDER/base1.h5", "--baseline", "fedbuff"], "runs=1: all have one"),
-    "no common seed": (["FOLDER/base0.h5", "FOLDER/other1.h5", "--baseline", "fedbuff"], "baseline=fedbuff: no other"),
-    "a folder that is a file": (["FOLDER", "--baseline", "fedbuff", "--out", "FOLDER/base0.h5"], "out="),
-}  # fmt: skip
+    "FOLDER": "--baseline='': required",
+    "--baseline x": "compare='': nothing to compare",
+    "FOLDER --baseline fedbuf": "baseline=fedbuf: no run has it as algorithm; expected one of fedbuff, area",
+    "FOLDER --baseline=": "baseline='': no run has it as algorithm",
+    "FOLDER --baseline fedbuff --test t": "test=t: unknown; expected one of",
+    "FOLDER --baseline fedbuff --metric f2": "metric=f2: not a metric of the evaluations; expected one of train_loss, ",
+    "FOLDER --baseline fedbuff --metric time": "metric=time: not a metric of the evaluations",
+    "FOLDER --baseline fedbuff --tuned step": "tuned=step: the runs do not differ in",
+    "FOLDER --baseline fedbuff --tuned algorithm": "tuned=algorithm: its values are",
+    "FOLDER --baseline fedbuff --by clock": "by=clock: the runs do not differ in it",
+    "FOLDER --baseline fedbuff --power 0": "power=0.0: not a difference",
+    "FOLDER --baseline fedbuff --power x": "--power: invalid float value: 'x'",
+    "FOLDER --baseline fedbuff --better up": "better=up: unknown; expected large or",
+    "FOLDER/base0.h5 FOLDER/base1.h5 --baseline fedbuff": "runs=1: all have one",
+    "FOLDER/base0.h5 FOLDER/other1.h5 --baseline fedbuff": "baseline=fedbuff: no other",
+    "FOLDER --baseline fedbuff --out FOLDER/base0.h5": "out=",
+}
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_uses(case: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments, says = WRONG[case]
-    assert main(["compare", *(part.replace("FOLDER", str(folder)) for part in arguments)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert says in line
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_uses(line: str, pairs: Path, refused: Callable[..., str]) -> None:
+    assert WRONG[line] in refused("compare", *line.replace("FOLDER", str(pairs)).split())
 
 
 def test_a_folder_in_the_place_of_a_file_leaves_nothing_behind(folder: Path) -> None:

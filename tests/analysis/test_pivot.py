@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from mpifl.errors import ConfigError
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.pivot import build_pivot
 from mpifl.tools.analysis.trials import Group
-from tests.analysis.test_analysis import run_file
 from tests.analysis.test_tables import needs_pdflatex, trial, typeset
 
 
@@ -114,12 +113,6 @@ def test_what_is_not_told_apart_from_the_best_is_marked_too() -> None:
 def test_wrong_uses(options: dict, groups: list, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         build_pivot([group(method, spread, [0.5]) for method, spread in groups], Options(**options))
-
-
-def test_wrong_options_on_the_command_line(tmp_path: Path, refused: Callable[..., str]) -> None:
-    path = run_file(tmp_path / "a.h5", [0.1])
-    assert "label=tab: without --pivot AXIS there is no pivot" in refused("report", path, "--label", "tab")
-    assert "label=a b: LaTeX may not take it" in refused("report", path, "--pivot", "x", "--label", "a b")
 
 
 @needs_pdflatex

@@ -186,17 +186,22 @@ def test_a_latex_table_is_whole() -> None:
 needs_pdflatex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 
 
+def pdflatex(folder: Path, name: str) -> str:
+    """What pdfLaTeX says when it sets NAME.tex in its folder for the second time."""
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", f"{name}.tex"]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
 def typeset(folder: Path, body: str, packages: str = "booktabs") -> str:
-    """What pdfLaTeX says when it sets this text in a two-column article for the second time."""
+    """What it says of a two-column article with this text."""
     (folder / "paper.tex").write_text(
         r"\documentclass[twocolumn,letterpaper,10pt]{article}\usepackage[margin=0.75in]{geometry}"
         rf"\usepackage{{{packages}}}\begin{{document}}{body}\end{{document}}"
     )
-    for _ in range(2):
-        done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=folder,
-                              capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    return pdflatex(folder, "paper")
 
 
 @needs_pdflatex
@@ -206,56 +211,44 @@ def test_a_latex_table_compiles(tmp_path: Path) -> None:
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("spread", "std", "one of range, sd, ci95"),
-        ("reach", "90", "a number above 0 and at most 1, such as 0.9"),
-        ("reach", "nan", "a number above 0 and at most 1, such as 0.9"),
-        ("reach", "0.8,x", "numbers, separated by commas"),
-        ("reach_in", "hours", "one of time, updates, rounds, bytes, local-steps"),
-        ("formats", "jpg", "one of md, csv, tex, png, pdf, svg"),
-        ("formats", ",", "names, separated by commas"),
-        ("x", "epochs", "one of time, updates"),
-        (
-            "figures",
-            "acuracy",
-            "one of accuracy, loss, gradient, gradient-mapping, staleness, client-updates, step-size-accuracy, step-",
-        ),
-        ("columns", "acc", "one of train_loss"),
-        ("width", "33", "inches, from 2 to 12"),
-        ("width", "wide", "a number"),
-    ],
-)
-def test_wrong_options(key: str, value: str, expected: str) -> None:
+WRONG = {
+    "spread=std": "one of range, sd, ci95",
+    "reach=90": "a number above 0 and at most 1, such as 0.9",
+    "reach=nan": "a number above 0 and at most 1, such as 0.9",
+    "reach=0.8,x": "numbers, separated by commas",
+    "reach_in=hours": "one of time, updates, rounds, bytes, local-steps",
+    "formats=jpg": "one of md, csv, tex, png, pdf, svg",
+    "formats=,": "names, separated by commas",
+    "x=epochs": "one of time, updates",
+    "figures=acuracy": "one of accuracy, loss, gradient, gradient-mapping, staleness, client-updates, step-size-",
+    "columns=acc": "one of train_loss",
+    "width=33": "inches, from 2 to 12",
+    "width=wide": "a number",
+}
+ALONE = {
+    "--width 3.3": "width=3.3: without --out DIR no files are written; give it as well",
+    "--figures loss": "figures=loss: without --out DIR no files are written; give it as well",
+    "--reach-in time": "reach-in=time: --reach, whose columns have this unit, is not given; give it as well",
+    "--all": "all=true: only a STUDY.yaml has a selection, so every run is shown anyway; leave out --all",
+    "--panels lambda": "panels=lambda: the runs do not differ in it; expected one of the axes, of which there are none",
+    "--label tab": "label=tab: without --pivot AXIS there is no pivot",
+    "--pivot x --label $": "label=$: LaTeX may not take it",
+    "--spred sd": "option=--spred: mpifl report has none",
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_wrong_options(option: str) -> None:
+    key, _, value = option.partition("=")
     with pytest.raises(ConfigError) as error:
         parse_options({key: value}).check_names(())
-    assert error.value.key == key.replace("_", "-") and error.value.expected.startswith(expected)
+    assert error.value.key == key.replace("_", "-") and error.value.expected.startswith(WRONG[option])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--width", "3.3"], "mpifl: width=3.3: without --out DIR no files are written; give it as well"),
-        (["--figures", "loss"], "mpifl: figures=loss: without --out DIR no files are written; give it as well"),
-        (
-            ["--reach-in", "time"],
-            "mpifl: reach-in=time: --reach, whose columns have this unit, is not given; give it as well",
-        ),
-        (
-            ["--all"],
-            "mpifl: all=true: only a STUDY.yaml has a selection, so every run is shown anyway; leave out --all",
-        ),
-        (
-            ["--panels", "lambda"],
-            "mpifl: panels=lambda: the runs do not differ in it; expected one of the axes, of which there are none",
-        ),
-        (["--spred", "sd"], "mpifl: option=--spred: mpifl report has none"),
-    ],
-)
-def test_options_that_do_not_fit(tmp_path: Path, refused: Callable[..., str], arguments: list[str], line: str) -> None:
+def test_options_that_do_not_fit(tmp_path: Path, refused: Callable[..., str]) -> None:
     path = run_file(tmp_path / "a.h5", [0.5])
-    assert refused("report", path, *arguments).startswith(line)
+    for arguments, line in ALONE.items():
+        assert refused("report", path, *arguments.split()).startswith(f"mpifl: {line}")
 
 
 def test_options_of_a_command_line() -> None:

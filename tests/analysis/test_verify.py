@@ -20,12 +20,11 @@ from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.cli import main
 from mpifl.errors import Contradiction, RunFailed
 from mpifl.objective import Objective
-from mpifl.runfile import RunWriter, reader
+from mpifl.runfile import RunWriter
 from mpifl.tools.verify.run_file import check_file
 from tests.mpi.cases import CASES
 from tests.mpi.files import differing
 from tests.runfile.checksums import changing
-from tests.runfile.test_checksums import flipped, places
 
 OWN = """
 from pathlib import Path
@@ -146,25 +145,11 @@ def test_what_is_no_run_file_is_an_error_of_the_command_and_what_is_cut_off_is_w
     (tmp_path / "cut.h5").write_bytes(content[: len(content) // 2])
     assert main(["verify", str(tmp_path / "cut.h5")]) == 3
     assert capsys.readouterr().err.startswith(f"mpifl: run file={tmp_path / 'cut.h5'}: truncated")
-
-
-@pytest.mark.parametrize("count", [25, pytest.param(500, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
-def test_every_flipped_bit_is_found(
-    count: int, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the raw bytes of any table, the model or a text attribute."""
-    monkeypatch.setattr(reader, "OPEN_INTERVAL", 0.0)
-    draw, values = random.Random(count), {path: list(places(path)) for path in files.values()}
-    missed = []
-    for _ in range(count):
-        path = draw.choice(list(values))
-        name, offset, size = draw.choice([place for place in values[path] if place[2]])
-        place, bit = draw.randrange(size), draw.randrange(8)
-        try:
-            missed.append((name, place, bit, check_file(flipped(path, tmp_path / "bad.h5", offset + place, bit))))
-        except Contradiction as wrong:
-            assert "\n" not in str(wrong)
-    assert not missed
+    bad = shutil.copyfile(files["real"], tmp_path / "bad.h5")
+    with h5py.File(bad, "r+", libver="latest") as file:  # tests/runfile flips a bit in each place
+        file["updates/norm"][3] += 1
+    assert main(["verify", str(bad)]) == 3
+    assert re.search(r"updates: the checksum of rows \d+ to \d+ is ", capsys.readouterr().err)
 
 
 # -- one wrong cell, with checksums that agree -------------------------------------------------------------------------
@@ -217,11 +202,9 @@ WRONG: dict[str, tuple[str, Change, str]] = {
     "client": ("real", put("updates/client", 7, lambda v: (v + 1) % 7), r"(updates|clients) row \d+: "),
     "no client": ("rounds", put("updates/client", 7, lambda v: 7), "updates row 7: client is 7, expected one of"),
     "client of a round": ("rounds", put("updates/client", 7, lambda v: (v + 1) % 7), r"updates row \d+: "),
-    "time": ("real", put("updates/time", 30, lambda v: 0.0), "updates row 30: time is 0.0, expected at least"),
     "a little time": ("rounds", put("updates/time", 31, lambda v: np.nextafter(v, 9)), "updates row 31: time is"),
     "no time": ("real", put("updates/time", 59, lambda v: np.nan), "updates row 59: time is nan"),
     "bytes": ("real", put("updates/bytes", 3, lambda v: v + 4), "updates row 3: bytes is"),
-    "too many bytes": ("real", put("updates/bytes_down", 3, lambda v: 3 * v), "updates row 3: bytes_down is"),
     "norm": ("real", put("updates/norm", 5, lambda v: -v), "updates row 5: norm is"),
     "local steps": ("real", put("updates/local_steps", 5, lambda v: -1), "updates row 5: local_steps is -1"),
     "trigger": ("real", put("aggregations/updates", 4, lambda v: v + 1), r"updates row 20: (version|staleness) is"),
@@ -261,7 +244,6 @@ WRONG: dict[str, tuple[str, Change, str]] = {
     "status": ("real", attribute("status", "interrupted"), "attribute status is 'interrupted'"),
     "finished": ("real", attribute("finished", ""), "attribute finished is empty"),
     "seed": ("real", attribute("seed", 6), "attribute seed is 6, expected 5"),
-    "clients": ("real", attribute("clients", 6), "attribute clients is 6, expected 7"),
     "version of the model": ("real", attribute("version", 3, "model/x"), "model/x has version 3, expected 15"),
 }  # fmt: skip
 

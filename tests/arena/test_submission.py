@@ -44,10 +44,8 @@ def test_a_tier_from_end_to_end(results: Path) -> None:
         assert [row.seed for row in reported] == [0, 1] and all(len(row.curve.split()) >= 50 for row in reported)
         assert all(row.area >= min(map(float, row.curve.split())) for row in reported)
     interactive = (results / "arena-1-quick.html").read_text()
-    assert (
-        'mpifl run jobs/arena/small.yaml \'algorithm={\\"name\\": \\"fedavg\\"' in interactive
-        and "@DATA@" not in interactive
-    )
+    assert 'mpifl run jobs/arena/small.yaml \'algorithm={\\"name\\": \\"fedavg\\"' in interactive
+    assert "@DATA@" not in interactive
     page = (results / "arena-1-quick.md").read_text()
     assert "3 methods, 1 scenario, 12 runs" in page and "12 completed, 0 diverged, 0 failed" in page
     before = {path: path.stat().st_mtime_ns for path in results.rglob("*.h5")}
@@ -79,25 +77,20 @@ def test_a_submission_is_verified_beside_the_stored_results(submission: Path) ->
 
 @pytest.mark.mpi
 @pytest.mark.long
-@pytest.mark.parametrize("ranks", [3, 5])
-def test_a_submission_is_verified_on_several_ranks(ranks: int, submission: Path) -> None:
-    line = verify_submission(submission, trust=True, whole=True, ranks=ranks, processes=1)
+def test_a_submission_is_verified_on_several_ranks(submission: Path) -> None:
+    line = verify_submission(submission, trust=True, whole=True, ranks=3, processes=1)
     assert line.endswith("4 of 4 runs recomputed to the bit")
 
 
 @pytest.mark.long
 def test_a_results_table_is_verified(results: Path, tmp_path: Path) -> None:
-    """All methods of the suite, or one; a loss that was changed, and a run that was left out, are found."""
+    """All methods of the suite, or one; a run that was left out is found."""
     table = results / "arena-1-quick.csv"
     line = verify_table(table, "quick", method="ASGD", whole=True, processes=2)
     assert line.endswith("ASGD in arena-1, quick tier: all rules hold, 4 of 4 runs recomputed to the bit")
     assert "3 methods in arena-1, quick tier: all rules hold, 3 of 12 runs" in verify_table(table, "quick", processes=2)
     rows = read_table(table)
     assert any(row.updates < float("inf") for row in rows)
-    changed = [row._replace(loss=row.loss / 2) if row.method == "FedAvg" else row for row in rows]
-    (tmp_path / "changed.csv").write_text(write_table(changed))
-    with pytest.raises(Contradiction, match=r"small, seed \d+, .*: loss is .* in the file, but .* when computed here"):
-        verify_table(tmp_path / "changed.csv", "quick", method="FedAvg", processes=2)
     (tmp_path / "short.csv").write_text(write_table(rows[:-1]))
     with pytest.raises(Contradiction, match="this run is missing"):
         verify_table(tmp_path / "short.csv", "quick")
@@ -125,19 +118,13 @@ def swapped(rows: list[Row]) -> list[Row]:
 
 CHEATS: dict[str, tuple[Change, str]] = {
     "a better loss": (one("reporting", loss=0.5), "loss is 0.5 in the file, but .* when computed here"),
-    "an earlier target": (one("reporting", time=0.4), "time is 0.4 in the file, but .* when computed here"),
-    "a smoother curve": (one("reporting", curve="1 1"), "curve is 1 1 in the file, but .* when computed here"),
     "another model": (one("reporting", model="0" * 16), "model is 0{16} in the file, but .* computed here"),
-    "other rows of the run file": (one("tuning", tables="0" * 16), "tables is 0{16} in the file, but .* computed here"),
     "a failure that is hidden": (one("tuning", status="failed"), "status is failed in the file, but .* computed here"),
     "a bad seed left out": (lambda rows: [row for row in rows if row.seed != 1], "seed 1, .*: this run is missing"),
-    "a tuning run left out": (lambda rows: rows[1:], "missing|select"),
     "a seed twice": (lambda rows: [*rows, rows[-1]], "a run occurs twice"),
     "another seed": (one("reporting", seed=7), "no such configuration or seed"),
-    "tuned on a reporting seed": (one("tuning", seed=0), "missing|the tuning seeds select"),
     "reported on a tuning seed": (one("tuning", role="reporting"), "role is reporting, but the suite's rules"),
     "the best of the reporting seeds": (swapped, "this configuration is reported, but the tuning seeds select"),
-    "a configuration of its own": (one("tuning", configuration="{}"), "no such configuration"),
     "another horizon, delays or data": (one("tuning", identity="0" * 12), "hash of its job is 0{12}, but the suite's"),
     "another method": (one("tuning", method="FedAvg"), "the method is FedAvg, but the suite's rules give arena_method"),
     "a scenario of its own": (one("tuning", scenario="easy"), "scenario easy is not in the quick tier"),
@@ -163,6 +150,14 @@ def test_an_edited_table_is_refused(submission: Path, tmp_path: Path, cheat: str
         verify_submission(changed(submission, tmp_path, change), trust=True, whole=True, processes=1)
 
 
+def test_another_suite_or_source_is_refused(submission: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="suite=arena-0: the submission is for another suite; expected arena-1"):
+        verify_submission(changed(submission, tmp_path, suite="arena-0"), trust=True)
+    copy = changed(submission, tmp_path, source=MINE.replace("0.5 *", "0.6 *"))
+    with pytest.raises(Contradiction, match="when computed here"):
+        verify_submission(copy, trust=True, whole=True, processes=1)
+
+
 @pytest.mark.long
 def test_rounding_counts_only_where_the_kernels_differ(submission: Path, tmp_path: Path) -> None:
     """A loss that differs by 1e-7: refused, and accepted from a machine with other kernels; by 1e-3 it is refused."""
@@ -182,18 +177,6 @@ def test_rounding_counts_only_where_the_kernels_differ(submission: Path, tmp_pat
             verify_submission(copy, trust=True, whole=True, processes=1)
 
 
-@pytest.mark.long
-def test_a_source_that_was_changed_after_the_runs_is_refused(submission: Path, tmp_path: Path) -> None:
-    copy = changed(submission, tmp_path, source=MINE.replace("0.5 *", "0.6 *"))
-    with pytest.raises(Contradiction, match="when computed here"):
-        verify_submission(copy, trust=True, whole=True, processes=1)
-
-
-def test_another_suite_is_refused(submission: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="suite=arena-0: the submission is for another suite; expected arena-1"):
-        verify_submission(changed(submission, tmp_path, suite="arena-0"), trust=True)
-
-
 def source(statement: str, where: str = "receive") -> str:
     """The method with a further statement in one of its rules, or before the class."""
     if where == "module":
@@ -209,14 +192,10 @@ SOURCES = {
     "the clock's future, by its random stream": (source("from mpifl.rng import stream"), "imports stream of mpifl.rng"),
     "the same by way of a module": (source("from mpifl.algorithms.participation import stream"), "imports stream"),
     "a module that the interface uses": (source("from mpifl.algorithms import importlib"), "imports importlib"),
-    "the evaluations, from the run file": (source("import mpifl"), "imports mpifl"),
-    "the data of all clients": (source("from mpifl.execution import load_problem"), "imports load"),
     "objects of the server, from the garbage collector": (source("import gc"), "imports gc"),
-    "the frames of its callers": (source("import sys"), "imports sys"),
     "a file": (source("open('results/x.h5')"), "uses open"),
     "a file, through numpy": (source("import numpy as np; np.load('x')"), "uses load"),
     "a module by its text": (source("__import__('sys')"), "uses __import__"),
-    "code as text": (source("eval('1')"), "uses eval"),
     "the globals of a function": (source("self.solve.__globals__"), "uses __globals__"),
     "a list that all clients share": (source("SEEN = []", "module"), "assigns a mutable value outside functions"),
     "a list of the class": (source("seen = []", "class"), "assigns a mutable value outside functions"),
@@ -226,8 +205,6 @@ SOURCES = {
     "an attribute of the class": (source("Mine.seen = objective", "train"), "changes an object that clients share"),
     "an attribute of the method": (source("self.seen = objective", "train"), "changes an object that clients share"),
     "the rates, undeclared": (source("clients.rates", "init_server"), "does not declare that it knows the rates"),
-    "a cache": (source("import functools", "module"), "imports functools"),
-    "random numbers that do not repeat": (source("import numpy as np; np.random.normal()"), "uses random"),
     "code before the runs": (source("while True: pass", "module"), "is not an import, a definition or a constant"),
 }  # fmt: skip
 

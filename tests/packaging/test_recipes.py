@@ -25,56 +25,45 @@ FOLDER = ROOT / "packaging"
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
+def listed(lines: list[str]) -> dict[str, str]:
+    return {name: rest.removeprefix(">=") for name, rest in map(requirement, lines)}
+
+
 def required(*groups: str) -> dict[str, str]:
     """Names and the least versions of the package's requirements."""
-    return {name: rest.removeprefix(">=") for group in groups for name, rest in map(requirement, project()[group])}
+    return {name: rest for group in groups for name, rest in listed(project()[group]).items()}
 
 
 # -- conda and Spack ---------------------------------------------------------------------------------------------------
-def recipe() -> dict[str, dict[str, object]]:
+def test_the_conda_recipe_requires_what_the_package_requires() -> None:
     text = (FOLDER / "conda" / "meta.yaml").read_text()
     (version,) = re.findall(r'{% set version = "(.*)" %}', text)
-    text = re.sub(r"{% set .* %}", "", text).replace("{{ version }}", version)
-    python = yaml.safe_load((FOLDER / "conda" / "conda_build_config.yaml").read_text())["python_min"]
-    return yaml.safe_load(text.replace("{{ python_min }}", *python).replace("{{ PYTHON }}", "python"))
-
-
-def test_the_conda_recipe_requires_what_the_package_requires() -> None:
-    found = recipe()
+    (python,) = yaml.safe_load((FOLDER / "conda" / "conda_build_config.yaml").read_text())["python_min"]
+    for name, value in (("version", version), ("python_min", python), ("PYTHON", "python")):
+        text = text.replace(f"{{{{ {name} }}}}", value)
+    found = yaml.safe_load(re.sub(r"{% set .* %}", "", text))
     assert found["package"] == {"name": "mpifl", "version": UNTAGGED} and found["build"]["noarch"] == "python"
-
-    def listed(lines: list[str]) -> dict[str, str]:
-        return {name: rest.removeprefix(">=") for name, rest in map(requirement, lines)}
-
-    run = listed(found["requirements"]["run"])  # type: ignore[arg-type]
+    run, optional = (listed(found["requirements"][key]) for key in ("run", "run_constrained"))
     run["matplotlib"] = run.pop("matplotlib-base")  # conda-forge's name without a graphical interface
     assert f">={run.pop('python')}" == TABLE["project"]["requires-python"]
     assert run == required("dependencies")
-    optional = listed(found["requirements"]["run_constrained"])  # type: ignore[arg-type]
     optional["torch"] = optional.pop("pytorch")
     assert optional == required("torch", "export")
-    (setuptools,) = (line for line in found["requirements"]["host"] if line.startswith("setuptools"))  # type: ignore[union-attr]
+    (setuptools,) = (line for line in found["requirements"]["host"] if line.startswith("setuptools"))
     assert setuptools.replace(" ", "") == TABLE["build-system"]["requires"][0]
     assert found["build"]["entry_points"] == [f"{k} = {v}" for k, v in TABLE["project"]["scripts"].items()]
 
 
 def test_the_spack_recipe_requires_what_the_package_requires() -> None:
-    tree = ast.parse((FOLDER / "spack" / "spack_repo" / "mpifl" / "packages" / "py_mpifl" / "package.py").read_text())
-    specs = {
-        node.args[0].value: node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "depends_on"
-    }
+    text = (FOLDER / "spack" / "spack_repo" / "mpifl" / "packages" / "py_mpifl" / "package.py").read_text()
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    called = [(node.func.id, node.args[0].value) for node in calls if isinstance(node.func, ast.Name)]
+    specs = [spec for name, spec in called if name == "depends_on"]
     found = dict(re.fullmatch(r"(?:py-)?([\w-]+)@([\d.]+):.*", spec).groups() for spec in specs)  # type: ignore[union-attr]
     assert f">={found.pop('python')}" == TABLE["project"]["requires-python"]
     assert f"setuptools>={found.pop('setuptools')}" == TABLE["build-system"]["requires"][0]
     assert found == required("dependencies", "torch", "export")
-    (version,) = (
-        node.args[0].value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "version"
-    )
-    assert version == UNTAGGED
+    assert [version for name, version in called if name == "version"] == [UNTAGGED]
 
 
 # -- module files ------------------------------------------------------------------------------------------------------
@@ -112,26 +101,17 @@ def test_the_module_files_set_the_path_and_load_mpi(program: str, stub: str, fil
 
 
 # -- containers --------------------------------------------------------------------------------------------------------
-def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """The instructions of a Dockerfile, comments and line breaks removed."""
-    text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
-    for line in filter(str.strip, text.splitlines()):
-        word, rest = line.split(None, 1)
-        yield word, " ".join(rest.split())
-
-
-def sections(text: str) -> dict[str, str]:
-    """The sections of an Apptainer definition; "" is its header."""
-    parts = re.split(r"^%(\w+).*\n", text, flags=re.M)
-    return {"": re.sub(r"^#.*\n", "", parts[0], flags=re.M), **dict(zip(parts[1::2], parts[2::2], strict=True))}
-
-
 def dockerfile() -> list[tuple[str, str]]:
-    return list(instructions((FOLDER / "containers" / "Dockerfile").read_text()))
+    """The instructions of the Dockerfile, comments and line breaks removed."""
+    text = re.sub(r"^#.*\n", "", (FOLDER / "containers" / "Dockerfile").read_text(), flags=re.M).replace("\\\n", " ")
+    lines = (line.split(None, 1) for line in text.splitlines() if line.strip())
+    return [(word, " ".join(rest.split())) for word, rest in lines]
 
 
 def definition() -> dict[str, str]:
-    return sections((FOLDER / "containers" / "mpifl.def").read_text())
+    """The sections of the Apptainer definition; "" is its header."""
+    parts = re.split(r"^%(\w+).*\n", (FOLDER / "containers" / "mpifl.def").read_text(), flags=re.M)
+    return {"": re.sub(r"^#.*\n", "", parts[0], flags=re.M), **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
 
 def test_the_container_files_parse() -> None:

@@ -22,26 +22,17 @@ pytest.importorskip("setuptools", "77")
 
 
 @pytest.fixture(scope="module")
-def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("sdist", source, tmp_path_factory.mktemp("sdist"))
-
-
-@pytest.fixture(scope="module")
-def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the sdist."""
     folder = tmp_path_factory.mktemp("unpacked")
+    sdist = build("sdist", source, tmp_path_factory.mktemp("sdist"))
     subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
     return folder / sdist.name.removesuffix(".tar.gz")
 
 
-@pytest.fixture(scope="module", params=["checkout", "sdist"])
-def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = request.getfixturevalue("source" if request.param == "checkout" else "unpacked")
-    return build("wheel", folder, tmp_path_factory.mktemp(f"of-{request.param}"))
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+@pytest.fixture(scope="module")
+def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", unpacked, tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_sdist_has_every_file_of_the_checkout(source: Path, unpacked: Path) -> None:
@@ -53,18 +44,18 @@ def test_the_sdist_has_every_file_of_the_checkout(source: Path, unpacked: Path) 
     assert f"\nVersion: {VERSION}\n" in (unpacked / "PKG-INFO").read_text(encoding="utf-8")
 
 
-def test_the_sdist_builds_the_same_wheel(source: Path, unpacked: Path, tmp_path: Path) -> None:
+def test_the_sdist_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
     """The same files with the same bytes, the version and the commit among them."""
     (source / "build" / "lib" / "mpifl").mkdir(parents=True, exist_ok=True)
     (source / "build" / "lib" / "mpifl" / "old.py").touch()  # of an earlier build
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    wheels = [build("wheel", source, tmp_path / "a"), build("wheel", unpacked, tmp_path / "b")]
-    first, second = map(contents, wheels)
-    assert wheels[0].name == wheels[1].name == f"mpifl-{VERSION}-py3-none-any.whl" and first == second
+    other = build("wheel", source, tmp_path)
+    assert wheel.name == other.name == f"mpifl-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(other) as second:
+        names = set(first.namelist())
+        assert names == set(second.namelist()) and all(first.read(name) == second.read(name) for name in names)
     package = {str(p.relative_to(source)) for p in (source / "mpifl").rglob("*") if p.is_file()}
     package |= {f"mpifl/{p.relative_to(source)}" for p in (source / "jobs").rglob("*") if p.is_file()}
-    assert package | {"mpifl/BUILD"} == {name for name in first if name.startswith("mpifl/")}
+    assert package | {"mpifl/BUILD"} == {name for name in names if name.startswith("mpifl/")}
 
 
 @pytest.fixture(scope="module")
