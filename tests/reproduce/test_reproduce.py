@@ -248,31 +248,23 @@ def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp
     assert "4 of the study's 10 runs are missing here: 4 waiting." in text
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "line"),
-    [
-        ("table1", "measure: loss", "measure: los", (
-            "page.claims[1].measure=los: no such measure; expected one of accuracy, loss"
-        )),
-        ("table1", "left: {method: AREA}", "left: {method: ARENA}", "page.claims[0]="),
-        ("table1", "published: Table 1", "published: Table 2", "expected one of its items"),
-        ("table1", "title: Table 1", "titel: Table 1", "page.titel=Table 1: no such key; the nearest is title"),
-        ("paper", "within: range", "within: rang", "page.measures.accuracy.within=rang"),
-        ("paper", "metric: train_loss", "metric: train_los", "page.measures=train_los: no such metric"),
-        ("paper", "items: [table1]", "item: [table1]", "item="),
-        ("paper", "items: [table1]", "items: []", "mpifl: items=[]: empty"),
-        ("table1", "title: Table 1", "title: Table 1\n  spread: splitt", (
-            "page.spread=splitt: no such axis; expected one of method"
-        )),
-        ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: test_acc}]", (
-            "no such metric; expected one of time, updates, version, train_loss, "
-            "test_loss, test_accuracy,"
-        )),
-        ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: train_loss, panels: rate}]", (
-            "no such axis; expected one of method"
-        )),
-    ],
-)  # fmt: skip
+TITLE = "title: Table 1"
+MISTAKES = [
+    ("table1", "measure: loss", "measure: los", "claims[1].measure=los: no such measure; expected one of accuracy, "),
+    ("table1", "left: {method: AREA}", "left: {method: ARENA}", "page.claims[0]="),
+    ("table1", "published: Table 1", "published: Table 2", "expected one of its items"),
+    ("table1", TITLE, "titel: Table 1", "page.titel=Table 1: no such key; the nearest is title"),
+    ("paper", "within: range", "within: rang", "page.measures.accuracy.within=rang"),
+    ("paper", "metric: train_loss", "metric: train_los", "page.measures=train_los: no such metric"),
+    ("paper", "items: [table1]", "item: [table1]", "item="),
+    ("paper", "items: [table1]", "items: []", "mpifl: items=[]: empty"),
+    ("table1", TITLE, f"{TITLE}\n  spread: splitt", "page.spread=splitt: no such axis; expected one of method"),
+    ("table1", TITLE, f"{TITLE}\n  figures: [{{y: test_acc}}]", "no such metric; expected one of time, updates, "),
+    ("table1", TITLE, f"{TITLE}\n  figures: [{{y: train_loss, panels: rate}}]", "no such axis; expected one of method"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new", "line"), MISTAKES)
 def test_mistakes_are_one_line(
     runs: Path, tmp_path: Path, refused: Callable[..., str], file: str, old: str, new: str, line: str
 ) -> None:
