@@ -261,36 +261,3 @@ def test_a_selected_value_at_the_edge_of_its_grid_is_said() -> None:
     assert caution.endswith("may lie: A, step 100 (step: the largest).")
     grid = [Group({"method": "A", "step": step}, [trial([0.1])]) for step in (False, True, None)]
     assert not cautions([grid[1]], candidates=grid, tuned=["step"])  # no numbers, and so no edge
-
-
-# -- studies -----------------------------------------------------------------------------------------------------------
-STUDY = """
-name: small
-job: base.yaml
-axes:
-  method:
-    A: {algorithm: {name: fedbuff, trigger: {every: 2}}, algorithm.step_size: [0.1, 0.5]}
-    B: {algorithm: {name: fedavg}, algorithm.step_size: [0.1, 0.5]}
-trials: 3
-select: {over: algorithm.step_size, by: train_loss}
-"""
-JOB = """
-name: base
-problem: {data: digits, clients: 3, model: logistic}
-algorithm: fedavg
-clock: {mode: virtual, delay: {name: exponential, rate: 10}}
-stop: {updates: 12}
-evaluate: {updates: 6}
-"""
-
-
-def test_a_study_is_compared_at_its_selected_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "study.yaml").write_text(STUDY)
-    (tmp_path / "base.yaml").write_text(JOB)
-    arguments = [str(tmp_path / "study.yaml"), f"output={tmp_path / 'results'}"]
-    assert main(["sweep", *arguments, "--processes", "1"]) == 0
-    capsys.readouterr()
-    assert main(["compare", *arguments, "--baseline", "B"]) == 0
-    out = capsys.readouterr().out
-    assert "step_size" not in out.splitlines()[0] and "Caution: selected at the edge of its grid" in out
-    assert "Caution: with 3 pairs p is at least 0.25" in out

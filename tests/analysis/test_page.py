@@ -145,23 +145,33 @@ def test_the_curves_and_the_figures_of_metrics(tmp_path: Path) -> None:
         assert {"auroc.png", "mine_f.png"} <= {path.name for path in out.iterdir()}
 
 
-def test_a_study_with_a_missing_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_is_compared_at_its_selected_steps_and_its_page_names_a_missing_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    problem = {"clients": 2, "model": {"name": "quadratic", "dim": 2}}
     Path("base.yaml").write_text(json.dumps({
-        "name": "base", "seed": 0, "problem": problem, "algorithm": {"name": "area", "step_size": 0.1},
-        "clock": {"mode": "virtual", "delay": "exponential"}, "stop": {"updates": 6}, "evaluate": {"updates": 2},
+        "name": "base", "seed": 0, "problem": {"clients": 2, "model": {"name": "quadratic", "dim": 2}},
+        "algorithm": {"name": "area", "step_size": 0.1}, "clock": {"mode": "virtual", "delay": "exponential"},
+        "stop": {"updates": 6}, "evaluate": {"updates": 2},
     }))  # fmt: skip
-    study = {"name": "tiny", "job": "base.yaml", "axes": {"algorithm.step_size": [0.1, 0.2]}, "trials": 1,
+    methods = {
+        m: {"algorithm.name": name, "algorithm.step_size": [0.1, 0.2]} for m, name in (("A", "area"), ("B", "fedavg"))
+    }
+    study = {"name": "tiny", "job": "base.yaml", "axes": {"method": methods}, "trials": 2,
              "select": {"over": "algorithm.step_size", "by": "train_loss"}}  # fmt: skip
     Path("study.yaml").write_text(json.dumps(study))
     assert main(["sweep", "study.yaml", "--processes", "1"]) == 0
-    next(Path("results/tiny").glob("*0.2*.h5")).unlink()
+    capsys.readouterr()
+    assert main(["compare", "study.yaml", "--baseline", "B"]) == 0
+    out = capsys.readouterr().out
+    assert "step_size" not in out.splitlines()[0] and "Caution: selected at the edge of its grid" in out
+    assert "Caution: with 2 pairs p is at least 0.5" in out
+    next(Path("results/tiny").glob("*A-0.2-0*.h5")).unlink()
     assert main(["report", "study.yaml", "--out", "out", "--formats", "html"]) == 0
     text = Path("out/report.html").read_text(encoding="utf-8")
     assert "<title>tiny</title>" in text
     assert "the value of algorithm.step_size with the smallest mean train_loss" in text, "the selection, in the caption"
-    (row,) = [row for row in rows_of(text) if row[0].startswith("algorithm.step_size 0.2, seed 0 (tiny")]
+    (row,) = [row for row in rows_of(text) if row[0].startswith("method A, algorithm.step_size 0.2, seed 0 (")]
     assert row[1:] == ["waiting", "not begun; mpifl sweep runs it"]
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mpifl.tools.analysis.figures import profile_figure, ranks_figure
+from mpifl.tools.analysis.figures import ranks_figure
 from mpifl.tools.analysis.ranking import critical_difference, performance_profile, rank_test
 
 METHODS = ["C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf"]
@@ -77,14 +77,3 @@ def test_the_drawing_of_ranks() -> None:
     ]  # fmt: skip
     assert np.ptp(scale.get_xdata()) == pytest.approx(1.12)
     assert [text.get_text() for text in ax.texts][:2] == ["C4.5+m+cf 1.96", "C4.5+m 2.00"]
-
-
-def test_the_drawing_of_profiles() -> None:
-    """A step at each ratio, from a factor of 1 on; a method that solves nothing is a line at 0."""
-    costs = pd.DataFrame({"a": [1.0, 5.0], "b": [4.0, nan], "c": [nan, nan]})
-    figure = profile_figure({"80 %": costs, "never": costs * nan}, 7.0)
-    lines = figure.axes[0].get_lines()
-    assert lines[0].get_ydata() == pytest.approx([100, 100, 100]) and lines[0].get_xdata()[:2] == pytest.approx([1, 4])
-    assert lines[1].get_ydata() == pytest.approx([0, 50, 50]) and not np.any(lines[2].get_ydata())
-    assert not any(np.any(line.get_ydata()) for line in figure.axes[1].get_lines())
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import mpifl
@@ -42,13 +41,17 @@ def assert_complete(path: Path) -> dict[str, list[tuple[int, float, float]]]:
 
 
 def test_the_scalars_of_a_run_and_its_bits(folder: Path) -> None:
-    """In virtual time the run file has the same bits as without the key."""
+    """In virtual time the run file has the same bits as without the key; to a study it is the same run. A replay writes
+    none."""
     plain = mpifl.run(JOB, output="plain.h5")
     run = mpifl.run(JOB, output="with.h5", output_tensorboard=True)
     assert not differing(plain.path, run.path)
     found = assert_complete(run.path)
     assert [step for step, *_ in found["updates/staleness_mean"]] == [20, 40, 60]
     assert sorted(os.listdir()) == ["exported", "plain.h5", "with-tensorboard", "with.h5"]
+    assert not live.folder_of(mpifl.replay(run.path).path).exists()
+    assert identify(mpifl.load_job(JOB)) == identify(mpifl.load_job(JOB, output_tensorboard=True))
+    assert len(mpifl.open_runs([run.path, plain.path]).groups) == 1
 
 
 def test_while_the_run_goes_on_and_after_a_resume() -> None:
@@ -154,11 +157,3 @@ def test_event_files_of_another_run_are_not_mixed_with_new_ones(folder: Path) ->
     Path("b-tensorboard").touch()
     with pytest.raises(mpifl.ConfigError, match=r"output_tensorboard=b-tensorboard: this is a file; expected a folder"):
         mpifl.run(JOB, output="b.h5", output_tensorboard=True)
-
-
-def test_a_replay_writes_none_and_a_study_does_not_compute_again() -> None:
-    run = mpifl.run(JOB, output_tensorboard=True)
-    again = mpifl.replay(run.path)
-    assert not live.folder_of(again.path).exists() and np.array_equal(again.model, run.model)
-    assert identify(mpifl.load_job(JOB)) == identify(mpifl.load_job(JOB, output_tensorboard=True))
-    assert len(mpifl.open_runs([run.path, mpifl.run(JOB, output="b.h5").path]).groups) == 1
