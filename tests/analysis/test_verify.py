@@ -153,107 +153,66 @@ def test_what_is_no_run_file_is_an_error_of_the_command_and_what_is_cut_off_is_w
 
 
 # -- one wrong cell, with checksums that agree -------------------------------------------------------------------------
-Change = Callable[[h5py.File], None]
+# The file, the place in it, its row or kind of event, another value, and what is said: of the same row, if of none.
+WRONG: list[tuple[str, str, Any, Callable[[Any], Any] | None, str]] = [
+    ("real", "updates", None, None, "aggregations row 14: updates is 60, expected 0 to 59"),  # a row less
+    ("real", "aggregations", None, None, "aggregations: 14 rows, expected one more after 60 updates"),
+    ("rounds", "evaluations", None, None, "evaluations: none after 60 updates, expected one every 20"),
+    ("hurt", "updates/version", 20, lambda v: v - 1, r"staleness is \d+, expected \d+"),
+    ("real", "updates/version", 9, lambda v: v + 9, "version is .* at most"),
+    ("real", "updates/staleness", 20, lambda v: v + 1, "staleness is"),
+    ("real", "updates/client", 7, lambda v: (v + 1) % 7, r"(updates|clients) row \d+: "),
+    ("rounds", "updates/client", 7, lambda v: 7, "client is 7, expected one of"),
+    ("rounds", "updates/client", 7, lambda v: (v + 1) % 7, r"updates row \d+: "),
+    ("rounds", "updates/time", 31, lambda v: np.nextafter(v, 9), "time is"),
+    ("real", "updates/time", 59, lambda v: np.nan, "time is nan"),
+    ("real", "updates/bytes", 3, lambda v: v + 4, "bytes is"),
+    ("real", "updates/bytes_down", 3, lambda v: 3 * v, "bytes_down is"),
+    ("real", "updates/norm", 5, lambda v: -v, "norm is"),
+    ("real", "updates/local_steps", 5, lambda v: -1, "local_steps is -1"),
+    ("real", "aggregations/updates", 4, lambda v: v + 1, r"updates row 20: (version|staleness) is"),
+    ("real", "aggregations/time", 4, lambda v: np.nextafter(v, 0), "time is"),
+    ("real", "evaluations/version", 2, lambda v: v + 9, ""),
+    ("rounds", "evaluations/updates", 2, lambda v: v + 1, r"evaluations(: | row \d)"),
+    ("real", "evaluations/time", -1, lambda v: v / 2, "evaluations row .*: time is"),
+    ("hurt", "evaluations/test_accuracy", 1, lambda v: 1.5, "test_accuracy is 1.5"),
+    ("hurt", "client_evaluations/accuracy", 4, lambda v: (v + 0.5) % 1, "evaluations row 0: client_accuracy_"),
+    ("hurt", "client_evaluations/client", 4, lambda v: v - 1, "client is 3, expected"),
+    ("hurt", "client_evaluations/evaluation", -1, lambda v: v + 1, r"client_evaluations row \d+: evaluation is"),
+    ("hurt", "evaluations/client_accuracy_worst", 1, lambda v: v / 2 + 0.3, "client_accuracy_"),
+    ("metrics", "metrics/value", 3, lambda v: v + 1, "value is 1"),
+    ("metrics", "metrics/metric", 3, lambda v: b"macro_f1", "metric is 'macro_f1', expected"),
+    ("metrics", "metrics/evaluation", 3, lambda v: v + 1, "evaluation is 2, expected 1"),
+    ("hurt", "events/client", b"lost", lambda v: (v + 1) % 9, r"(updates|events|clients) row \d+: "),
+    ("hurt", "events/client", b"refused", lambda v: (v + 1) % 9, r"(updates|events) row \d+: "),
+    ("hurt", "events/kind", b"lost", lambda v: b"aside", r"events row \d+: client is"),
+    ("hurt", "events/updates", b"refused", lambda v: v + 30, r"(events|updates) row \d+: "),
+    ("real", "clients/updates", 2, lambda v: v + 1, "updates is"),
+    ("real", "clients/state", 2, lambda v: b"lost", "state is 'lost'"),
+    ("real", "clients/rank", 2, lambda v: 1, "rank is 1, expected 0"),
+    ("real", "@status", None, lambda v: "interrupted", "attribute status is 'interrupted'"),
+    ("real", "@finished", None, lambda v: "", "attribute finished is empty"),
+    ("real", "@seed", None, lambda v: 6, "attribute seed is 6, expected 5"),
+    ("real", "model/x@version", None, lambda v: 3, "model/x has version 3, expected 15"),
+]
 
 
-def put(column: str, row: int, change: Callable[[Any], Any]) -> Change:
-    """Another value in one cell."""
-
-    def changed(file: h5py.File) -> None:
-        file[column][row] = change(file[column][row])
-
-    return changed
-
-
-def event(column: str, kind: bytes, value: Callable[[Any], Any]) -> Change:
-    """Another value in the first event of a kind."""
-
-    def changed(file: h5py.File) -> None:
-        row = int(np.flatnonzero(file["events/kind"][...] == kind)[0])
-        file[f"events/{column}"][row] = value(file[f"events/{column}"][row])
-
-    return changed
-
-
-def attribute(name: str, value: object, path: str = "/") -> Change:
-    def changed(file: h5py.File) -> None:
-        file[path].attrs[name] = value
-
-    return changed
-
-
-def shorter(table: str) -> Change:
-    """Without the last row."""
-
-    def changed(file: h5py.File) -> None:
-        for column in file[table].values():
-            column.resize((len(column) - 1,))
-
-    return changed
-
-
-WRONG: dict[str, tuple[str, Change, str]] = {
-    "an update less": ("real", shorter("updates"), "aggregations row 14: updates is 60, expected 0 to 59"),
-    "an aggregation less": ("real", shorter("aggregations"), "aggregations: 14 rows, expected one more after 60"),
-    "an evaluation less": ("rounds", shorter("evaluations"), "evaluations: none after 60 updates, expected one"),
-    "version": ("hurt", put("updates/version", 20, lambda v: v - 1), r"updates row 20: staleness is \d+, expected \d+"),
-    "version above": ("real", put("updates/version", 9, lambda v: v + 9), "updates row 9: version is .* at most"),
-    "staleness": ("real", put("updates/staleness", 20, lambda v: v + 1), "updates row 20: staleness is"),
-    "client": ("real", put("updates/client", 7, lambda v: (v + 1) % 7), r"(updates|clients) row \d+: "),
-    "no client": ("rounds", put("updates/client", 7, lambda v: 7), "updates row 7: client is 7, expected one of"),
-    "client of a round": ("rounds", put("updates/client", 7, lambda v: (v + 1) % 7), r"updates row \d+: "),
-    "a little time": ("rounds", put("updates/time", 31, lambda v: np.nextafter(v, 9)), "updates row 31: time is"),
-    "no time": ("real", put("updates/time", 59, lambda v: np.nan), "updates row 59: time is nan"),
-    "bytes": ("real", put("updates/bytes", 3, lambda v: v + 4), "updates row 3: bytes is"),
-    "norm": ("real", put("updates/norm", 5, lambda v: -v), "updates row 5: norm is"),
-    "local steps": ("real", put("updates/local_steps", 5, lambda v: -1), "updates row 5: local_steps is -1"),
-    "trigger": ("real", put("aggregations/updates", 4, lambda v: v + 1), r"updates row 20: (version|staleness) is"),
-    "time of an aggregation": (
-        "real", put("aggregations/time", 4, lambda v: np.nextafter(v, 0)), "aggregations row 4: time is",
-    ),
-    "version of an evaluation": ("real", put("evaluations/version", 2, lambda v: v + 9), "evaluations row 2: "),
-    "updates of an evaluation": ("rounds", put("evaluations/updates", 2, lambda v: v + 1), "evaluations"),
-    "an early evaluation": ("real", put("evaluations/time", -1, lambda v: v / 2), "evaluations row .*: time is"),
-    "accuracy": ("hurt", put("evaluations/test_accuracy", 1, lambda v: 1.5), "evaluations row 1: test_accuracy is 1.5"),
-    "a client's accuracy": (
-        "hurt", put("client_evaluations/accuracy", 4, lambda v: (v + 0.5) % 1), "evaluations row 0: client_accuracy_",
-    ),
-    "a client twice": (
-        "hurt", put("client_evaluations/client", 4, lambda v: v - 1), "client_evaluations row 4: client is 3, expected",
-    ),
-    "an evaluation of clients": (
-        "hurt", put("client_evaluations/evaluation", -1, lambda v: v + 1), r"client_evaluations row \d+: evaluation is",
-    ),
-    "the worst tenth": (
-        "hurt", put("evaluations/client_accuracy_worst", 1, lambda v: v / 2 + 0.3), "evaluations row 1: client_accur",
-    ),
-    "a metric": ("metrics", put("metrics/value", 3, lambda v: v + 1), "metrics row 3: value is 1"),
-    "a metric's name": (
-        "metrics", put("metrics/metric", 3, lambda v: b"macro_f1"), "metrics row 3: metric is 'macro_f1', expected",
-    ),
-    "a metric's evaluation": (
-        "metrics", put("metrics/evaluation", 3, lambda v: v + 1), "metrics row 3: evaluation is 2, expected 1",
-    ),
-    "who was lost": ("hurt", event("client", b"lost", lambda v: (v + 1) % 9), r"(updates|events|clients) row \d+: "),
-    "who was refused": ("hurt", event("client", b"refused", lambda v: (v + 1) % 9), r"(updates|events) row \d+: "),
-    "what an event was": ("hurt", event("kind", b"lost", lambda v: b"aside"), r"events row \d+: client is"),
-    "when an event was": ("hurt", event("updates", b"refused", lambda v: v + 30), r"(events|updates) row \d+: "),
-    "a client's updates": ("real", put("clients/updates", 2, lambda v: v + 1), "clients row 2: updates is"),
-    "a client's state": ("real", put("clients/state", 2, lambda v: b"lost"), "clients row 2: state is 'lost'"),
-    "a client's rank": ("real", put("clients/rank", 2, lambda v: 1), "clients row 2: rank is 1, expected 0"),
-    "status": ("real", attribute("status", "interrupted"), "attribute status is 'interrupted'"),
-    "finished": ("real", attribute("finished", ""), "attribute finished is empty"),
-    "seed": ("real", attribute("seed", 6), "attribute seed is 6, expected 5"),
-    "version of the model": ("real", attribute("version", 3, "model/x"), "model/x has version 3, expected 15"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_cell_is_found(what: str, files: dict[str, Path], tmp_path: Path) -> None:
-    kind, change, expected = WRONG[what]
+@pytest.mark.parametrize(("kind", "place", "row", "value", "says"), WRONG)
+def test_a_wrong_cell_is_found(
+    files: dict[str, Path], tmp_path: Path, kind: str, place: str, row: Any, value: Any, says: str
+) -> None:
     bad = shutil.copyfile(files[kind], tmp_path / "bad.h5")
+    path, _, name = place.partition("@")
     with changing(bad) as file:
-        change(file)
+        if name:
+            file[path or "/"].attrs[name] = value(None)
+        elif row is None:
+            for column in file[path].values():
+                column.resize((len(column) - 1,))
+        else:
+            k = int(np.flatnonzero(file["events/kind"][...] == row)[0]) if isinstance(row, bytes) else row
+            file[path][k] = value(file[path][k])
+    expected = says if " row " in says or not isinstance(row, int) else f"{path.partition('/')[0]} row {row}: {says}"
     with pytest.raises(Contradiction, match=f"^{re.escape(str(bad))}: {expected}") as raised:
         check_file(bad)
     assert "\n" not in str(raised.value)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import runpy
 import shlex
 import shutil
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from mpifl.runfile import open_run
 from mpifl.tools.arena.submission import verify_table
 from mpifl.tools.arena.suite import load_suite, run_command, stored_table
 from mpifl.tools.arena.table import hashes, read_table
-from tests.analysis.test_page import CHROMIUM, OWN_SERVICES, browse
+from tests.analysis.test_page import browse, in_a_browser
 from tests.analysis.test_tables import needs_pdflatex, pdflatex
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -102,18 +100,13 @@ document.body.dataset.check = JSON.stringify(facts);
 </script>"""
 
 
-@pytest.mark.long
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+@in_a_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_the_interactive_page(width: int, tmp_path: Path) -> None:
     """No request, no error, nothing wider than the window; its ranks are those of the page, and it filters them."""
     driven = tmp_path / "driven.html"
     driven.write_text((RESULTS / "arena-1-quick.html").read_text().replace("</body>", f"{DRIVE}</body>"))
-    document, log, urls = browse(driven, tmp_path, width)
-    assert "CONSOLE" not in log and not [url for url in urls if not re.match(OWN_SERVICES, url)], (log, urls)
-    found = re.search(r'data-check="([^"]*)"', document)
-    assert found, document[-2000:]
-    facts = json.loads(unescape(found[1]))
+    _, facts = browse(driven, tmp_path, width)
     page = (RESULTS / "arena.md").read_text().partition("## All scenarios")[2]
     expected = re.findall(r"^\| ([\w -]+?) +\| ([\d.]+) \(", page, re.MULTILINE)
     assert [(name, rank) for name, rank, *_ in facts["all"][1:]] == expected and len(facts["all"][0]) == 8

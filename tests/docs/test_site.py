@@ -8,15 +8,14 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from html import unescape
 from html.parser import HTMLParser
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.analysis.test_page import CHROMIUM, OWN_SERVICES, browse
+from tests.analysis.test_page import browse, in_a_browser
 from tests.docs.pages import ROOT
 
 pytest.importorskip("material", reason="the site's generator is not installed: pip install -e .[docs]")
@@ -25,8 +24,8 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` does: with warnings as errors, such as a link or an anchor that leads nowhere, or a
-    page that is not in the navigation."""
+    """The site, built as `make docs` does: with warnings as errors, such as a link or an anchor that leads nowhere,
+    and a page that is not in the navigation."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
@@ -146,8 +145,7 @@ SEARCH = """<script>addEventListener('load', () => setTimeout(() => {
 }, 500))</script>"""
 
 
-@pytest.mark.long
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+@in_a_browser
 @pytest.mark.timeout(1800)
 def test_a_browser_shows_every_page_without_errors(site: Path, pages: list[Path], tmp_path: Path) -> None:
     """No console error, no request, all images drawn, no page wider than the window. Of the source pages one is
@@ -155,31 +153,23 @@ def test_a_browser_shows_every_page_without_errors(site: Path, pages: list[Path]
     opened = [p for p in pages if "source" not in p.relative_to(site).parts]
     opened.append(next((site / "source").rglob("*.html")))
 
-    def problems(case: tuple[int, int]) -> list[str]:
-        k, width = case
-        copy = opened[k].with_name(f"{opened[k].stem}-{width}.html")
-        copy.write_text(opened[k].read_text(encoding="utf-8").replace("</head>", f"{LOOK}</head>"), encoding="utf-8")
-        (folder := tmp_path / f"{k}-{width}").mkdir()
-        document, log, urls = browse(copy, folder, width)
+    def look(case: tuple[int, Path, int]) -> None:
+        k, page, width = case
+        copy = page.with_name(f"{page.stem}-{width}.html")
+        copy.write_text(page.read_text(encoding="utf-8").replace("</head>", f"{LOOK}</head>"), encoding="utf-8")
+        (folder := tmp_path / f"{k}").mkdir()
+        assert browse(copy, folder, width)[1] == {"broken": [], "wide": 0}, copy
         copy.unlink()
-        wrong = [line for line in log.splitlines() if "CONSOLE" in line]
-        wrong += [url for url in urls if not re.match(OWN_SERVICES, url)]
-        found = re.search(r'data-check="([^"]*)"', document)
-        seen = json.loads(unescape(found[1])) if found else "not loaded"
-        wrong += [] if seen == {"broken": [], "wide": 0} else [str(seen)]
-        return [f"{opened[k].relative_to(site)}, {width} pixels: {what}" for what in wrong]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        wrong = [*chain(*pool.map(problems, product(range(len(opened)), (1400, 390))))]
-    assert not wrong, "\n".join(wrong)
+        list(pool.map(look, ((k, *case) for k, case in enumerate(product(opened, (1400, 390))))))
 
 
-@pytest.mark.long
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+@in_a_browser
 def test_search_works_without_a_server(site: Path, tmp_path: Path) -> None:
     """The index is loaded, and a query finds the page on replays."""
     copy = site / "search-checked.html"
     copy.write_text((site / "index.html").read_text(encoding="utf-8").replace("</head>", f"{SEARCH}</head>"))
-    document, _, _ = browse(copy, tmp_path, 1400)
+    document, _ = browse(copy, tmp_path, 1400)
     copy.unlink()
     assert re.search(r'href="[^"]*replay\.html[^"]*" class="md-search-result__link', document)
