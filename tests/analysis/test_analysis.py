@@ -88,9 +88,11 @@ def test_groups_are_in_the_order_of_the_study() -> None:
 
 
 def test_two_groups_by_hand(tmp_path: Path) -> None:
+    """The first has accuracies of personal models: the last and the best mean, beside the global model's."""
+    own = {0: [0.9, 0.6, 0.8], 1: [0.5, 0.6, 0.7]}
     paths = [
-        run_file(tmp_path / "a0.h5", [0.1, 0.7, 0.9], [2.0, 1.0, 0.5], seed=0, steps=5),
-        run_file(tmp_path / "a1.h5", [0.1, 0.82, 0.8], [2.0, 1.0, 0.25], seed=1, steps=8),
+        run_file(tmp_path / "a0.h5", [0.1, 0.7, 0.9], [2.0, 1.0, 0.5], seed=0, steps=5, personal=own[0]),
+        run_file(tmp_path / "a1.h5", [0.1, 0.82, 0.8], [2.0, 1.0, 0.25], seed=1, steps=8, personal=own[1]),
         run_file(tmp_path / "b0.h5", [0.1, 0.5, 0.6], [2.0, 1.5, 1.0], seed=0, step_size=2.0),
     ]
     out = tmp_path / "out"
@@ -100,17 +102,21 @@ def test_two_groups_by_hand(tmp_path: Path) -> None:
     assert rows.test_accuracy_mean.tolist() == pytest.approx([0.85, 0.6])
     assert rows.test_accuracy_min.tolist() == [0.8, 0.6] and rows.test_accuracy_max.tolist() == [0.9, 0.6]
     assert rows.train_loss_mean.tolist() == [0.375, 1.0] and rows.train_loss_max.tolist() == [0.5, 1.0]
+    assert rows.personal_accuracy_mean_mean.tolist() == pytest.approx([0.75, np.nan], nan_ok=True)
+    assert rows.personal_accuracy_best_max.tolist() == pytest.approx([0.9, np.nan], nan_ok=True)
     # The mean accuracy is 0.1, 0.76, 0.85: 80 % at 2 s of 4 s, though one trial is there at 1 s.
     assert rows.t_80.tolist() == [2, np.inf] and rows.t_h.tolist() == [4, 4] and rows.rho.tolist() == [0.5, np.inf]
     steps = rows[["global_steps_mean", "global_steps_min", "global_steps_max"]]
     assert steps.to_numpy().tolist() == [[6.5, 5, 8], [0, 0, 0]], "the second never aggregated"
-    assert [row["global steps"] for row in columns(text)] == ["6.5 (5-8)", "0"]
     assert rows.updates_per_second.tolist() == [2, 2] and rows.staleness_mean.tolist() == [1.5, 1.5]
-    first, second = (line for line in text.splitlines() if line.startswith(("1 ", "2 ")))
-    assert "85.00 (80.00-90.00)" in first and "0.38 (0.25-0.50)" in first and " 0.50 " in first
-    assert "60.00" in second and ">1" in second
-    assert "algorithm" not in text.splitlines()[0], "what does not differ is no column"
-    assert "ersonal" not in text.partition("wrote")[0] and not rows.filter(like="personal").size
+    first, second = columns(text)
+    assert list(first)[:5] == ["step_size", "trials", "accuracy %", "personal %", "best personal %"]
+    assert first["personal %"] == "75.00 (70.00-80.00)" and first["best personal %"] == "80.00 (70.00-90.00)"
+    assert second["personal %"] == second["best personal %"] == "-" and second["accuracy %"] == "60.00"
+    assert first["accuracy %"] == "85.00 (80.00-90.00)" and first["train loss"] == "0.38 (0.25-0.50)"
+    assert (first["rho"], second["rho"]) == ("0.50", ">1")
+    assert (first["global steps"], second["global steps"]) == ("6.5 (5-8)", "0")
+    assert "\nPersonal: mean accuracy over the clients" in text
     assert {"report.md", "report.tex", "accuracy.png", "accuracy.pdf", "loss.png", "loss.pdf"} <= set(os.listdir(out))
     assert (out / "accuracy.png").stat().st_size > 5000
     assert "| 85.00 (80.00-90.00) |" in (out / "report.md").read_text()
@@ -164,31 +170,13 @@ def test_no_accuracy_and_no_horizon(tmp_path: Path) -> None:
     text = report([path], tmp_path / "out", Options(formats=("svg", "csv")))
     names = ["client-updates.svg", "loss.svg", "report.csv", "staleness.svg", "timeline.svg"]
     assert sorted(os.listdir(tmp_path / "out")) == names, "no accuracy, no gradient norm, no step sizes"
+    assert "personal" not in text.lower() and "personal" not in (tmp_path / "out/report.csv").read_text()
     (g,) = group_trials([load_trial(path)])
     assert np.isnan(g.rho) and g.horizon == 1
     assert text.splitlines()[2].split() == ["1", "-", "1.00", "-", "0", "2.0", "1.50"]
     empty = run_file(tmp_path / "b.h5", [])
     assert "-" in report([empty], tmp_path / "empty", Options(formats=("svg",)))
     assert "0.50, 1 of 2" in report([run_file(tmp_path / "c.h5", [0.5], [0.5]), empty])
-
-
-def test_personal_accuracies_in_the_report(tmp_path: Path) -> None:
-    """The last and the best mean, beside the global model's; the columns exist if one trial has them."""
-    paths = [
-        run_file(tmp_path / "a0.h5", [0.1, 0.7], personal=[0.9, 0.8], seed=0),
-        run_file(tmp_path / "a1.h5", [0.1, 0.7], personal=[0.5, 0.7], seed=1),
-        run_file(tmp_path / "b.h5", [0.1, 0.6], step_size=2.0),
-    ]
-    text = report(paths, tmp_path / "out", Options(formats=("csv", "md")))
-    first, second = columns(text)
-    assert list(first)[:5] == ["step_size", "trials", "accuracy %", "personal %", "best personal %"]
-    assert first["personal %"] == "75.00 (70.00-80.00)" and first["best personal %"] == "80.00 (70.00-90.00)"
-    assert second["personal %"] == second["best personal %"] == "-" and second["accuracy %"] == "60.00"
-    assert "\nPersonal: mean accuracy over the clients" in text
-    rows = pd.read_csv(tmp_path / "out/report.csv")
-    assert rows.personal_accuracy_mean_mean.tolist() == pytest.approx([0.75, np.nan], nan_ok=True)
-    assert rows.personal_accuracy_best_max.tolist() == pytest.approx([0.9, np.nan], nan_ok=True)
-    assert "| 75.00 (70.00-80.00) |" in (tmp_path / "out/report.md").read_text()
 
 
 OWN = "mine:f"
@@ -232,19 +220,12 @@ def test_names_that_the_job_does_not_have_are_no_columns(tmp_path: Path) -> None
 
 
 def test_columns_are_what_differs_under_short_names() -> None:
-    one = {"algorithm": {"name": "area", "step_size": 1, "first": "zero"}, "problem": {"l2": 1, "m": {"name": "x"}}}
-    other = {
-        "algorithm": {"name": "fedbuff", "step_size": 1, "local_step": 2},
-        "problem": {"l2": 1, "m": {"name": "y"}},
-    }
+    one = {"algorithm": {"name": "area", "step_size": 1, "first": "zero"}, "problem": {"m": {"name": "x"}}}
+    other = {"algorithm": {"name": "fedbuff", "step_size": 1, "local_step": 2}, "problem": {"m": {"name": "y"}}}
     assert differing_keys([flatten(one), flatten(other)]) == ["algorithm.name", "problem.m.name"]
     assert differing_keys([{"a": 1}, {}]) == ["a"], "absent from one, and nothing else says so"
-    assert short_names(["algorithm.name", "algorithm.step_size", "clock.delay.rate", "problem.rate"]) == {
-        "algorithm.name": "algorithm",
-        "algorithm.step_size": "step_size",
-        "clock.delay.rate": "delay.rate",
-        "problem.rate": "problem.rate",
-    }
+    names = short_names(["algorithm.name", "algorithm.step_size", "clock.delay.rate", "problem.rate"])
+    assert list(names.values()) == ["algorithm", "step_size", "delay.rate", "problem.rate"]
     assert flatten({"a": {"b": [1, 2]}}) == {"a.b": "[1, 2]"}
 
 
@@ -274,23 +255,18 @@ def page(path: Path, **options: Any) -> str:
 
 
 def test_show_by_hand(tmp_path: Path) -> None:
-    text = page(run_file(tmp_path / "a.h5", [k / 40 for k in range(30)]))
+    """Quartiles of personal accuracies are among the facts; the table has their mean and best, under short titles."""
+    text = page(run_file(tmp_path / "a.h5", [k / 40 for k in range(30)], personal=[0.75] * 29 + [0.625]))
     facts = {key.strip(): value for key, _, value in (line.partition("  ") for line in text.splitlines())}
     facts = {key: value.strip() for key, value in facts.items()}
     assert facts["status"] == "completed" and facts["algorithm"] == "area" and facts["clients"] == "2"
     assert facts["updates"] == "4 in 2 s, 2 a second" and facts["staleness"] == "mean 1.5, max 3"
     assert facts["updates per client"] == "min 1, median 2, max 3"
-    assert "evaluations (12 of 30)" in text and "0.7250" in text and "personal" not in text
-
-
-def test_show_personal_accuracies(tmp_path: Path) -> None:
-    """The quartiles of the last evaluation are among the facts; the table has mean and best, under short titles."""
-    text = page(run_file(tmp_path / "a.h5", [0.5, 0.5], personal=[0.75, 0.625]))
     assert "personal accuracy   mean 0.6250, quartiles 0.5250, 0.6250, 0.6750, best mean 0.7500\n" in text
-    first, second, third, _, *rows = text.partition("evaluations\n")[2].splitlines()
+    first, second, third, _, *rows = text.partition("evaluations (12 of 30)\n")[2].splitlines()
     assert first.split()[-3:] == ["test_accuracy", "personal", "personal"]
     assert second.split() == ["accuracy"] * 2 and third.split() == ["mean", "best"]
-    assert [row.split()[-2:] for row in rows] == [["0.7500", "0.7500"], ["0.6250", "0.7500"]]
+    assert rows[-1].split()[-3:] == ["0.7250", "0.6250", "0.7500"]
     assert max(map(len, text.splitlines()[1:])) <= 120 and "q25" not in text
 
 
