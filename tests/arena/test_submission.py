@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import mpifl
 from mpifl.errors import ConfigError, Contradiction
 from mpifl.tools.arena.audit import check_source
 from mpifl.tools.arena.command import arena
@@ -52,13 +53,7 @@ def test_a_tier_from_end_to_end(results: Path) -> None:
     arena(processes=2)  # computes nothing again
     assert {path: path.stat().st_mtime_ns for path in results.rglob("*.h5")} == before and len(before) == 12
     assert write_table(read_table(results / "arena-1-quick.csv")) == write_table(rows)
-
-
-def test_local_steps_take_time(results: Path) -> None:
-    """FedAvg's second configuration has two local steps: a contact takes two computations and one exchange."""
-    import mpifl
-
-    steps = {}
+    steps = {}  # local steps take time: of two a contact takes two computations and one exchange
     for run in mpifl.open_runs(results / "arena-1" / "small"):
         if run.config["algorithm"]["name"] == "fedavg":
             assert run.config["algorithm"]["local_steps"] == run.config["clock"]["delay"]["steps"]

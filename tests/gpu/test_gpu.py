@@ -96,9 +96,8 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, run: Start) -> None:
     count = torch.cuda.device_count()
     done = run(0, *RUN, write(tmp_path, "none", on(f"cuda:{count}", CASES["area"])), "output=none.h5")
     assert done.code == 2 and done.err.count("\n") == 1, str(done)
-    assert (
-        f"mpifl: problem.torch.device=cuda:{count}: " in done.err and f"expected cuda:0 to cuda:{count - 1}" in done.err
-    )
+    assert f"mpifl: problem.torch.device=cuda:{count}: " in done.err
+    assert f"expected cuda:0 to cuda:{count - 1}" in done.err
 
 
 # -- under MPI ---------------------------------------------------------------------------------------------------------
