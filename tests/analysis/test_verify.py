@@ -192,6 +192,7 @@ WRONG: list[tuple[str, str, Any, Callable[[Any], Any] | None, str]] = [
     ("real", "clients/rank", 2, lambda v: 1, "rank is 1, expected 0"),
     ("real", "@status", None, lambda v: "interrupted", "attribute status is 'interrupted'"),
     ("real", "@finished", None, lambda v: "", "attribute finished is empty"),
+    ("real", "@clients", None, lambda v: 6, "attribute clients is 6, expected 7"),
     ("real", "@seed", None, lambda v: 6, "attribute seed is 6, expected 5"),
     ("real", "model/x@version", None, lambda v: 3, "model/x has version 3, expected 15"),
 ]

@@ -191,6 +191,7 @@ SOURCES = {
     "a file": (source("open('results/x.h5')"), "uses open"),
     "a file, through numpy": (source("import numpy as np; np.load('x')"), "uses load"),
     "a module by its text": (source("__import__('sys')"), "uses __import__"),
+    "code as text": (source("eval('1')"), "uses eval"),
     "the globals of a function": (source("self.solve.__globals__"), "uses __globals__"),
     "a list that all clients share": (source("SEEN = []", "module"), "assigns a mutable value outside functions"),
     "a list of the class": (source("seen = []", "class"), "assigns a mutable value outside functions"),
@@ -200,6 +201,7 @@ SOURCES = {
     "an attribute of the class": (source("Mine.seen = objective", "train"), "changes an object that clients share"),
     "an attribute of the method": (source("self.seen = objective", "train"), "changes an object that clients share"),
     "the rates, undeclared": (source("clients.rates", "init_server"), "does not declare that it knows the rates"),
+    "random numbers that do not repeat": (source("import numpy as np; np.random.normal()"), "uses random"),
     "code before the runs": (source("while True: pass", "module"), "is not an import, a definition or a constant"),
 }  # fmt: skip
 

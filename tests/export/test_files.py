@@ -215,7 +215,9 @@ def test_outputs_of_the_wrong_kind(run: mpifl.Run, tmp_path: Path) -> None:
     for to, out, text in (
         ("torch", run.path, r"this is the run file itself; expected another file"),
         ("torch", tmp_path / "link", r"this is the run file itself; expected another file"),
+        ("csv", run.path, r"this is the run file itself; expected another file"),
         ("csv", tmp_path / "file", r"this is a file; expected a folder"),
+        ("torch", tmp_path / "folder", "this is a directory; expected the name of a file"),
         ("csv", tmp_path / "folder", "this is a directory; expected the name of a file"),
         ("csv", tmp_path / "file" / "below", "a place that can be written"),
         ("xls", None, "one of csv, parquet"),
