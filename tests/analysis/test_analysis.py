@@ -154,7 +154,7 @@ def test_a_report_says_that_methods_have_unlike_conventions(tmp_path: Path) -> N
 
 def test_runs_that_did_not_complete_are_marked_and_end_the_curve(tmp_path: Path) -> None:
     paths = [
-        run_file(tmp_path / "a.h5", [0.5, 0.6, 0.9, 0.9]),
+        run_file(tmp_path / "a.h5", [0.5, 0.6, 0.8, 0.9]),
         run_file(tmp_path / "b.h5", [0.5, 0.6], status=None, seed=1),
         run_file(tmp_path / "c.h5", [0.5, 0.6, 0.9, 0.9], status="interrupted", seed=2),
     ]
