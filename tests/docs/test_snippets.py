@@ -33,10 +33,6 @@ LAUNCHED = re.compile(r"^mpirun (?:--?[\w-]+ (?:[:\w]+ )?)*?-n \d+ ", re.M)  # m
 BUDGET = 300  # s for a block
 
 
-def of(*languages: str) -> list[Block]:
-    return [block for block in BLOCKS if block.language in languages]
-
-
 def runs(page: Path) -> bool:
     return any(b.language in ("sh", "python") and b.action not in ("skip", "file") for b in blocks(page))
 
@@ -157,32 +153,24 @@ def test_the_tutorial_on_data_ends_as_it_says(folder: Path) -> None:
 
 # -- what is not run ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_marks_are_known(block: Block) -> None:
+def test_a_block_has_a_known_mark_and_parses(block: Block) -> None:
+    """Run or not: code parses, and the commands, scripts, make targets and paths of a block for the shell exist."""
     assert block.action in ACTIONS and bool(block.argument) == ACTIONS[block.action]
-
-
-@pytest.mark.parametrize("block", of("sh"), ids=str)
-def test_commands_exist(block: Block) -> None:
-    """For every block, run or not: bash can parse it; commands, scripts, make targets and paths exist."""
-    subprocess.run(["bash", "-n", "-c", block.text], check=True)
-    shown = re.findall(r"(?:^|[ \"(])(?:python -m )?mpifl (\w[\w-]*)", re.sub(r"\s#.*", "", block.text), re.M)
-    assert set(shown) <= set(COMMANDS)
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-    assert set(re.findall(r"^make ([\w-]+)", block.text, re.M)) <= set(targets)
-    for path in re.findall(r"\b(?:jobs|examples|tests|benchmarks|docs)/[\w/.-]+\.(?:yaml|py|sbatch|sh)", block.text):
-        assert (ROOT / path).is_file(), path
-
-
-@pytest.mark.parametrize("block", of("python", "json"), ids=str)
-def test_python_and_json_parse(block: Block) -> None:
     if block.language == "python":
         ast.parse(block.text)
-        return
-    try:
-        json.loads(block.text)
-    except json.JSONDecodeError:
-        for line in block.text.splitlines():  # one object a line
-            json.loads(line)
+    elif block.language == "json":
+        decoder, text = json.JSONDecoder(), block.text.strip()
+        while text:  # one object, or one a line
+            text = text[decoder.raw_decode(text)[1] :].lstrip()
+    elif block.language == "sh":
+        subprocess.run(["bash", "-n", "-c", block.text], check=True)
+        shown = re.findall(r"(?:^|[ \"(])(?:python -m )?mpifl (\w[\w-]*)", re.sub(r"\s#.*", "", block.text), re.M)
+        assert set(shown) <= set(COMMANDS)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+        assert set(re.findall(r"^make ([\w-]+)", block.text, re.M)) <= set(targets)
+        folders = "jobs|examples|tests|benchmarks|docs"
+        for path in re.findall(rf"\b(?:{folders})/[\w/.-]+\.(?:yaml|py|sbatch|sh)", block.text):
+            assert (ROOT / path).is_file(), path
 
 
 BASE: dict[str, Any] = {
@@ -192,7 +180,7 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("block", of("yaml"), ids=str)
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "yaml"], ids=str)
 def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole job or study is valid as it stands; sections are valid in place of those of a plain job."""
     monkeypatch.syspath_prepend(tmp_path)
