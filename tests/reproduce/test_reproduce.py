@@ -263,7 +263,6 @@ MISTAKES = [
     ("paper", "within: range", "within: rang", "page.measures.accuracy.within=rang"),
     ("paper", "metric: train_loss", "metric: train_los", "page.measures=train_los: no such metric"),
     ("paper", "items: [table1]", "item: [table1]", "item="),
-    ("paper", "items: [table1]", "items: []", "mpifl: items=[]: empty"),
     ("table1", TITLE, f"{TITLE}\n  spread: splitt", "page.spread=splitt: no such axis; expected one of method"),
     ("table1", TITLE, f"{TITLE}\n  figures: [{{y: test_acc}}]", "no such metric; expected one of time, updates, "),
     ("table1", TITLE, f"{TITLE}\n  figures: [{{y: train_loss, panels: rate}}]", "no such axis; expected one of method"),
@@ -288,6 +287,11 @@ def changed(file: Path, old: str, new: str) -> Iterator[None]:
         yield
     finally:
         file.write_text(before)
+
+
+def test_a_paper_without_items(runs: Path, refused: Callable[..., str]) -> None:
+    with changed(runs / "paper.yaml", "[table1]", "[]"):
+        assert refused("reproduce", runs).startswith("mpifl: items=[]: empty")
 
 
 @pytest.mark.parametrize("inside", ["", "/pages"])
