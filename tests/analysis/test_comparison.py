@@ -221,7 +221,7 @@ def test_what_is_tuned_for_each_method_is_named_and_not_guessed() -> None:
 # -- cautions ----------------------------------------------------------------------------------------------------------
 def test_trials_that_are_counted_twice_or_made_no_step_are_said(tmp_path: Path) -> None:
     """Also below a report."""
-    paths = [run_file(tmp_path / f"{k}.h5", [0.1, 0.5], seed=3, steps=k) for k in range(2)]
+    paths = [run_file(tmp_path / f"{k}.h5", [0.1, 0.5], seed=3, steps=2 * k) for k in range(2)]
     twice, none = [line for line in report(paths).splitlines() if line.startswith("Caution")]
     assert "have the same seed and the same evaluations, bit for bit" in twice
     assert none == "Caution: 1 of 2 trials made no aggregation (all trials)."
