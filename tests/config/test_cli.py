@@ -25,34 +25,24 @@ WRONG = [
     ("shwo", "command=shwo: .*did you mean show"),
     ("resume", r"resume='': no file; expected one RUN.h5"),
     ("resume a.h5 b.h5", r"resume=a.h5 b.h5: more than one file; expected one RUN.h5"),
-    (
-        "resume x.h5",
-        r"resume=x.h5: cannot be read: No such file or directory; there is no complete checkpoint in x.ckpt",
-    ),
+    ("resume x.h5", r"resume=x.h5: cannot be read: No such file .*; there is no complete checkpoint in x.ckpt"),
     ("--frobnicate", r"command=--frobnicate: no such command"),
     ("run", r"run='': no file; expected a JOB.yaml first, then key=value"),
     ("run seed=3", r"run=seed=3: no file; expected a JOB.yaml first, then key=value"),
     ("run no.yaml", "job=no.yaml: no such file"),
     ("run {job} other.yaml", r"run=other.yaml: not key=value; expected key=value after the JOB.yaml"),
     ("run {job} --loud", r"option=--loud: mpifl run has none; expected one of --help, -v, --verbose, -q, --quiet"),
-    ("run {job} seed=x", r"seed=x: not valid; expected an integer from 0 to 2\*\*63 - 1"),
-    ("check {job} seed=1 stpo=3", "stpo=3: no such key; the nearest is stop"),
     ("run {study}", r"job=[^:]*jobs/area/table3.yaml: this is a study; expected a job file"),
     ("sweep {job}", r"study=[^:]*jobs/quickstart.yaml: this is a job"),
     ("sweep {study} axis=3", "axis=3: no such key; the nearest is axes"),
     ("check", r"check='': no file; expected a JOB.yaml first, then key=value"),
     ("list faults los", r"name=los: no such name; expected one of lost, norm, refusals, patience, grace"),
-    (
-        "list jobs quikstart",
-        r"name=quikstart: no such job file; expected one that mpifl list jobs prints, such as quickstart",
-    ),
+    ("list jobs quikstart", r"name=quikstart: no such job file; expected one that mpifl list jobs prints, such as"),
     ("list algorithm", r"list=algorithm: no such list"),
-    ("list algorithms are", r"name=are: no such name; did you mean area\?"),
-    ("list data mnsit", "name=mnsit: .*did you mean mnist"),
+    ("list data mnsit", r"name=mnsit: no such name; did you mean mnist\?"),
     ("show", r"show='': no path; expected one RUN.h5, one folder of run files"),
     ("show a.h5 b.h5", r"show=a.h5 b.h5: more than one path; expected one RUN.h5, one folder of run files"),
     ("show --folow a.h5", r"option=--folow: mpifl show has none; expected one of --help, --follow"),
-    ("show --follow=3 a.h5", "command line=mpifl show: argument --follow"),
     ("report", r"report='': nothing to report; expected at least one RUN.h5, a folder of run files, or one STUDY.yaml"),
     ("report a.h5 --out", "command line=mpifl report: argument --out"),
     ("replay", r"replay='': no file; expected a RUN.h5 first, then key=value"),
@@ -76,16 +66,19 @@ def but_memory(out: str) -> list[str]:
     return lines
 
 
-def test_check_prints_a_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["check", str(QUICKSTART), "seed=5"]) == 0
-    first = capsys.readouterr().out
-    assert "seed: 5" in first
-    (tmp_path / "again.yaml").write_text(first)
-    assert main(["check", str(tmp_path / "again.yaml")]) == 0
-    assert but_memory(capsys.readouterr().out) == but_memory(first)
-
-
-STEP = "# effective step: one local step of a client moves the global model by "
+def test_check_prints_a_job_and_with_data_what_it_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What is printed is a job again; rows, clients, parts and parameters are below it. Data may be missing."""
+    found = "1,497 training rows of 128 clients, from 2 (client 3) to 463 (client 127); model: 640 parameters (d)"
+    for data in ([], ["--data"]):
+        assert main(["check", str(QUICKSTART), "stop.time=3", *data]) == 0
+        first = capsys.readouterr().out
+        assert "time: 3" in first and (f"# data: {found}\n" in first) == bool(data)
+        (tmp_path / "again.yaml").write_text(first)
+        assert main(["check", str(tmp_path / "again.yaml"), *data]) == 0
+        assert but_memory(capsys.readouterr().out) == but_memory(first)
+    assert main(["check", str(QUICKSTART), f"problem={{data: mnist, root: {tmp_path}, clients: 4}}", "--data"]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and str(tmp_path) in err
 
 
 @pytest.mark.parametrize(
@@ -93,16 +86,15 @@ STEP = "# effective step: one local step of a client moves the global model by "
     [  # quickstart: area, n = 128 clients, step_size 100; 1,497 rows in near-iid parts of 2 to 463
         ("", "0.006104 times its gradient, step_size 100 times 6.104e-05, for a client with the mean number of rows"),
         ("--data", f"{100 * 2 / 1497 / 128:.4g} (client 3) to {100 * 463 / 1497 / 128:.4g} (client 127) times"),
-        ("algorithm.step_weights=one", f"{100 / 128:.4g} times its gradient, step_size 100 times 0.007812\n"),
         ("algorithm.step_weights=one --data", f"{100 / 128:.4g} times its gradient, step_size 100 times 0.007812\n"),
-        ("algorithm=fedavg", f"{0.1 / 128:.4g} times its gradient, step_size 0.1 times"),
         ("algorithm={name:async-sgd,step_size:3}", "3 times its gradient, step_size 3 times 1\n"),
     ],
 )
 def test_check_prints_the_effective_step(changes: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [part.replace(":", ": ").replace(",", ", ") for part in changes.split()]
     assert main(["check", str(QUICKSTART), *arguments]) == 0
-    assert STEP + says in capsys.readouterr().out
+    step = "# effective step: one local step of a client moves the global model by "
+    assert f"{step}{says}" in capsys.readouterr().out
 
 
 def test_check_prints_no_step_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,21 +102,6 @@ def test_check_prints_no_step_where_there_is_none(capsys: pytest.CaptureFixture[
     assert "effective step" not in capsys.readouterr().out
     assert main(["check", str(QUICKSTART), "problem={data: leaf}"]) == 0
     assert "--data prints it, since the number of clients is in the data" in capsys.readouterr().out
-
-
-def test_check_loads_the_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """--data prints rows, clients, smallest and largest part, and parameters; exit code 2 and one line if it is
-    missing."""
-    assert main(["check", str(QUICKSTART), "--data"]) == 0
-    out = capsys.readouterr().out
-    found = "1,497 training rows of 128 clients, from 2 (client 3) to 463 (client 127); model: 640 parameters (d)"
-    assert f"# data: {found}\n" in out
-    (tmp_path / "again.yaml").write_text(out)
-    assert main(["check", str(tmp_path / "again.yaml"), "--data"]) == 0
-    assert but_memory(capsys.readouterr().out) == but_memory(out)
-    assert main(["check", str(QUICKSTART), f"problem={{data: mnist, root: {tmp_path}, clients: 4}}", "--data"]) == 2
-    out, err = capsys.readouterr()
-    assert not out and err.count("\n") == 1 and str(tmp_path) in err
 
 
 def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,22 +121,14 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "holds"),
     [
-        ("list algorithms", "area "),
         ("list algorithms area", "trigger.every "),
-        ("list algorithms fedavg", "step_size "),
-        ("list algorithms", "fedadam "),
         ("list algorithms fedadam", "fedadam: FedAvg with the server optimiser Adam (name: fedavg, optimizer: adam)"),
         ("list algorithms fadas", "delay_threshold "),
-        ("list data", "dirichlet: "),
         ("list data digits", "digits: "),
         ("list data", "  test_split "),
-        ("list models", "logistic: "),
-        ("list models uniform", "half_width "),
         ("list models constant", "value  1.0 "),
-        ("list jobs", "quickstart.yaml "),
         ("list partitions dirichlet", "alpha "),
         ("list clocks mode", "real: as updates arrive"),
-        ("list triggers tests.config.own:Fibonacci", "start "),
         ("list faults patience", "seconds of wall time"),
     ],
 )
@@ -219,8 +188,7 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
 
 
 def test_a_users_algorithm_is_found_where_the_command_is_given(tmp_path: Path) -> None:
-    code = "from mpifl.algorithms.area import Area\nclass Own(Area):\n    pass\n"
-    (tmp_path / "mine.py").write_text(code)
+    (tmp_path / "mine.py").write_text("from mpifl.algorithms.area import Area\nclass Own(Area):\n    pass\n")
     command = [sys.executable, "-P", "-m", "mpifl", "check", str(QUICKSTART), "algorithm=mine:Own"]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True)
     assert "name: mine:Own" in done.stdout, done.stderr
@@ -231,13 +199,14 @@ def test_a_users_algorithm_is_found_where_the_command_is_given(tmp_path: Path) -
 )
 def test_a_name_that_stdout_cannot_encode(tmp_path: Path, encoding: dict[str, str]) -> None:
     """It is escaped, in every command; a path that the file system cannot encode is refused in one line."""
-    job = tmp_path / "job.yaml"
-    lines = (
-        QUICKSTART.read_text()
-        .replace("name: quickstart", "name: d\u00fcsseldorf")
-        .replace("mode: real", "mode: virtual")
-    )
-    job.write_text(lines.replace("{time: 10}", "{updates: 20}"), encoding="utf-8")
+    text = QUICKSTART.read_text()
+    for old, new in (
+        ("quickstart", "d\u00fcsseldorf"),
+        ("mode: real", "mode: virtual"),
+        ("{time: 10}", "{updates: 20}"),
+    ):
+        text = text.replace(old, new)
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
     environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "MPIFL_LOG_LEVEL": "warning", **encoding}
     words = [["run", "job.yaml"], ["show", "results/d\u00fcsseldorf.h5"], ["check", "job.yaml"]]
     code = f"import sys; from mpifl.cli import main; sys.exit(max(main(each) for each in {words!a}))"

@@ -28,16 +28,10 @@ algorithm.step_sise=3
     algorithm.step_sise=3 ... nearest is algorithm.step_size
 step_size=3
     step_size=3 ... nearest is algorithm.step_size
-problem.batchsize=3
-    problem.batchsize=3 ... nearest is problem.batch_size
 problem.name=x
     problem.name=x ... nearest is problem.data.name
 problem.partition.alpha=1
     problem.partition.alpha=1: iid has no alpha; dirichlet has it
-problem.model.hidden=9
-    problem.model.hidden=9: logistic has no hidden;
-algorithm={name: fedavg, trigger: {every: 2}}
-    algorithm.trigger={'every': 2}: fedavg has no trigger, as it works in rounds
 algorithm.cohort=4
     algorithm.cohort=4: area has no cohort, as it is asynchronous
 algorithm.name=fedavg
@@ -50,14 +44,10 @@ algorithm=fedyog
     algorithm.name=fedyog ... did you mean fedyogi?
 algorithm={name: fedadam, optimizer: yogi}
     algorithm.optimizer.name=yogi: fedadam stands for name: fedavg, optimizer: adam; expected adam
-algorithm={name: fedadam, optimizer: null}
-    algorithm.optimizer=None: fedadam stands for name: fedavg, optimizer: adam; expected adam
 algorithm={name: fadas, cohort: 3}
     algorithm.cohort=3: fedbuff has no cohort
 algorithm={name: fednova, steps: [1, 2]}
     algorithm.steps=2 values: there are 4 clients; expected a number for each client
-algorithm={name: fednova, steps: [1, 0, 1, 1]}
-    algorithm.steps[1]=0 ... an integer of at least 1
 algorithm={name: fednova, steps: [1, 1, 1, 1], local_epochs: 1}
     algorithm.local_epochs=1: steps are given; expected null
 algorithm={name: fednova, solver: svrg}
@@ -76,8 +66,6 @@ algorithm={name: proxskip, solver: {name: gd, momentum: 0.5}}
     algorithm.solver.momentum=0.5 ... plain steps
 algorithm={name: fedavg, solver: torch}
     algorithm.solver=torch ... is not a torch module
-algorithm={name: fedavg, solver: {name: torch, state: new}}
-    algorithm.solver.state=new ... fresh, kept
 algorithm={name: fedavg, solver: {name: torch, per: contact}}
     algorithm.solver.per=contact: there is no sch
 algorithm={name: fedavg, solver: {name: torch, optimizer: 3}}
@@ -104,8 +92,6 @@ algorithm={name: proxskip, local_steps: 3}
     algorithm.local_steps=3 ... local_steps is always 1 in proxskip
 algorithm={name: fedbuff, calibrate: true, trigger: {every: 4}, aggregation: median}
     algorithm.aggregation=median: a change that a robust rule leaves out would bias all later steps of calibrate; expected mean
-algorithm={name: ca2fl, calibrate: false}
-    algorithm.calibrate=False: ca2fl stands for name: fedbuff, calibrate: true; expected True
 algorithm={name: mifa, weights: samples}
     algorithm.weights=samples ... uniform only
 algorithm=ringmaster
@@ -118,12 +104,8 @@ algorithm={name: fedcompass, min_steps: 9, max_steps: 5}
     algorithm.min_steps=9: above max_steps; expected at most 5
 algorithm={name: fednova, normalise: false, tau_eff: 3}
     algorithm.tau_eff=3.0: normalise: false has no such factor; expected mean
-algorithm={name: async-feddr, reply: before}
-    algorithm.reply=before ... after only
 algorithm={name: async-feddr, trigger: {every: 2}}
     algorithm.trigger={'every': 2}: async-feddr has no trig
-algorithm={name: feddr, reply: after}
-    algorithm.reply=after ... deferred only
 algorithm={name: feddr, cohort: 5}
     algorithm.cohort=5: there are 4 clients; expected at most 4
 algorithm={name: feddr, accuracy: absolute}
@@ -166,16 +148,10 @@ algorithm={name: asypfl, step_schedule: {name: theorem-2, mu: 1, L: 0.5}}
     algorithm.step_schedule.L=0.5: below mu; expected at least 1
 algorithm.step_schedule={name: strongly-convex, mu: 2, L: 1}
     algorithm.step_schedule.L=1 ... at least 2
-algorithm={name: quafl, weights: samples}
-    algorithm.weights=samples ... weights is always uniform in quafl
-algorithm={name: quafl, reply: before}
-    algorithm.reply=before ... deferred only
 algorithm.rule=replace
     algorithm.rule=replace: area has no rule; async-fedavg has it
 algorithm={name: asypfl, mode: synchronous, indicators: equal, cohort: 5}
     algorithm.cohort=5: there are 4 clients; expected at most 4
-algorithm={name: area, solver: {name: svrg, momentum: 0.9}}
-    algorithm.solver.momentum=0.9: svrg has no mom
 problem.model.init={name: uniform, half: 1}
     problem.model.init.half=1 ... problem.model.init.half_width
 algorithm.trigger.evry=1
@@ -188,20 +164,10 @@ problem.model.init.half_width=1
     problem.model.init.name=???: required; expected one of zero, constant, uniform, normal
 algorithm.name=7
     algorithm.name=7 ... one of ace, apfl
-algorithm=json:loads
-    algorithm.name=json:loads ... Algorithm
-algorithm=no.such.package:Thing
-    algorithm.name=no.such.package:Thing: cannot be imported
-problem.data=mnsit
-    problem.data.name=mnsit ... did you mean mnist?
-algorithm.step_schedule=constnt
-    algorithm.step_schedule.name=constnt ... did you mean constant?
 problem.partition=[1, 2]
     problem.partition=[1, 2] ... one of iid
 clock=virtual
     clock=virtual ... a section with mode, delay
-problem=7
-    problem=7 ... a section with data
 name=7
     name=7 ... text
 name=a/b
@@ -232,18 +198,12 @@ evaluate={updates: 9, clients: true}
     evaluate.clients=True: these clients have no test rows of their own; expected false; or set problem.test_split, such as 0.2
 problem={model: quadratic, test_split: 0.2}
     problem.test_split=0.2 ... quadratic has no data
-clock.delay={name: fixed, seconds: [1, x]}
-    clock.delay.seconds[1]=x ... a number
 clock.delay={name: fixed, seconds: [1, 1e10, 1, 1]}
     clock.delay.seconds[1]=10000000000.0: not valid; expected a number from 0 to 1000000000
 clock.delay={name: speed, exchange: [0.0, 1, 1, 1]}
     clock.delay.exchange[0]=0.0 ... above 0
-clock.delay={name: speed, compute: [1, 0]}
-    clock.delay.compute[1]=0 ... above 0
 clock.delay={name: speed, compute: fast}
     clock.delay.compute=fast ... a number above 0 and up to 1000000000, or a list of numbers above 0
-clock.delay={name: speed, seconds: 1}
-    clock.delay.seconds=1: speed has no seconds; fixed has it
 algorithm=asypfl
     clock.delay=exponential: it has no separate times of computing and exchanging, which this method needs; expected speed
 stop=null
@@ -258,16 +218,8 @@ faults.lost=forget
     faults.lost=forget ... one of freeze, rehost, stop
 output=results/x.csv
     output=results/x.csv ... .h5
-output=null
-    output=None ... text
-output=${nam}.h5
-    output=${nam}.h5 ... nam
-output=${name
-    output=${name ... does not end
 seed.low=3
     seed.low=3: seed is not a section
-seed
-    override=seed ... key=value
 =3
     override==3 ... key=value
 a..b=3
@@ -293,10 +245,6 @@ def job(tmp_path: Path) -> Path:
     path = tmp_path / "base.yaml"
     path.write_text(JOB)
     return path
-
-
-def test_the_base_is_right(job: Path) -> None:
-    assert read.load(job, []).problem.clients == 4
 
 
 @pytest.mark.parametrize(("override", "says"), CASES, ids=[override for override, _ in CASES])
@@ -328,7 +276,6 @@ def test_a_missing_section(tmp_path: Path, section: str) -> None:
     ("content", "holds"),
     [
         (b"", "a YAML file with name, seed"),
-        (b"# nothing\n", "a YAML file with name, seed"),
         (b"- 1\n- 2\n", "a YAML file of sections"),
         (b"just text\n", "a YAML file with name, seed"),
         (b"name: [1\n", "not valid YAML: line 2, column 1: expected ',' or ']', but got '<stream end>'"),
@@ -336,9 +283,7 @@ def test_a_missing_section(tmp_path: Path, section: str) -> None:
         (b"name: \x00\n", "not text"),
         (b"\xff\xfe\x00n", "not text"),
         (b"\x89HDF\r\n\x1a\n rest", "HDF5"),
-        (b"\x89PNG\r\n\x1a\n rest", "not text"),
         (b"\x1f\x8b\x08 rest", "not text"),
-        (b"name: \x07\n", "not valid YAML"),
         (b"import numpy as np\nx = {1: 2}\n", "YAML"),
         (b"a: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
         (b"a: !!int x\n", "not valid YAML"),
@@ -358,34 +303,18 @@ def test_no_file(tmp_path: Path) -> None:
     assert "cannot be read: Is a directory" in refused(tmp_path)
 
 
-def test_a_replay_keeps_its_job(job: Path) -> None:
-    recorded = read.job_to_dict(read.load(job))
-    again = read.replayed(recorded, Path("again.h5"), ["overwrite=true"])
-    assert again.output == "again.h5" and again.overwrite
-    with pytest.raises(
-        ConfigError,
-        match=r"has no such option; expected output, overwrite, ranks_per_client or memory",
-    ):
-        read.replayed(recorded, Path("again.h5"), ["seed=4"])
-
-
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("evaluate.every=5e-5", "evaluate.every=5e-05: more than 1,000,000 evaluations{}; expected at least 6e-05"),
-        (
-            "algorithm.trigger={period: 1e-300}",
-            "algorithm.trigger.period=1e-300: more than 1,000,000,000 aggregations{}; expected at least 6e-08",
-        ),
-        (
-            "algorithm.trigger={poisson: 1e300}",
-            "algorithm.trigger.poisson=1e+300: more than 1,000,000,000 aggregations{}; expected at most 1.66667e+07",
-        ),
+        ("evaluate.every=5e-5", "evaluate.every=5e-05: more than 1,000,000 evaluations{}at least 6e-05"),
+        ("algorithm.trigger={period: 1e-300}", "algorithm.trigger.period=1e-300: more than {}at least 6e-08"),
+        ("algorithm.trigger={poisson: 1e300}", "algorithm.trigger.poisson=1e+300: more than {}at most 1.66667e+07"),
     ],
 )
 def test_virtual_time_that_would_never_pass(job: Path, override: str, line: str) -> None:
     """More evaluations or aggregations than can be made; the real clock merges those that are overdue."""
-    assert refused(job, "stop={time: 60}", override) == line.format(" to the end (60 s of virtual time)")
+    line = line.replace("more than {", "more than 1,000,000,000 aggregations{")
+    assert refused(job, "stop={time: 60}", override) == line.format(" to the end (60 s of virtual time); expected ")
     read.load(job, ["stop={time: 60}", override, "clock={mode: real, delay: none}"])
     read.load(job, ["stop={time: 60, updates: 9}", override])  # which comes first depends on the data's clients
     read.load(job, ["stop={time: 50}", "evaluate.every=5e-5"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from math import nan
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 
@@ -86,11 +86,3 @@ def test_wrong_values(section: str, name: str, kind: type) -> None:
             assert line.startswith(f"{section}.{field.name}") and "\n" not in line, (value, line)
             tried += 1
     assert tried or not [f for f in fields(kind) if f.init and f.name != "name"]
-
-
-def test_bounds_and_lists_of_words_are_found() -> None:
-    """The values tried are wrong ones: of a fraction, of one of two words, of a count or null."""
-    fraction = Annotated[float, Bounds(above=0, at_most=1)]
-    assert [v for v in wrong_values(fraction) if isinstance(v, float) and v == v] == [0.0, 2.0]
-    assert [*wrong_values(Literal["a", "b"])] == [[[]], "no such value"]
-    assert -1 + 1 in [*wrong_values(Annotated[int, Bounds(at_least=1)] | None)]

@@ -25,14 +25,7 @@ LEVELS = "\n".join("z%d: [%s]" % (k, ", ".join([f"'${{z{k + 1}}}'"] * 10)) for k
 CHAIN = "\n".join(f"z{k}: ${{z{k + 1}}}" for k in range(5000))
 ALIASES = "\n".join(f"a{k + 1}: &a{k + 1} [{', '.join([f'*a{k}'] * 10)}]" for k in range(9))
 BOMBS = {
-    "text references": (
-        f"{LINES}\nz9: {'x' * 100}",
-        "the references stand for too much; expected at most 50000 values",
-    ),
-    "long text references": (
-        f"{LINES}\nz9: {'x' * 100_000}",
-        "the references stand for too much; expected at most 50000 values",
-    ),
+    "text references": (f"{LINES}\nz9: {'x' * 100_000}", "the references stand for too much; expected at most 50000"),
     "list references": (f"{LEVELS}\nz9: x", "the references stand for too much; expected at most 50000 values"),
     "chain": (f"{CHAIN}\nz5000: x", "at most 50 references in a chain"),
     "aliases": (f"a0: &a0 x\n{ALIASES}", "more than 50000 values"),
@@ -70,11 +63,8 @@ def test_a_pipe_that_nobody_writes_is_not_waited_for(
     os.mkfifo(tmp_path / "job.yaml")
     assert main([command, str(tmp_path / "job.yaml")]) == 2
     err = capsys.readouterr().err
-    kind = err.split()[1].partition("=")[0]
-    assert err.endswith(
-        f"={tmp_path}/job.yaml: cannot be read: nothing came from this pipe; expected a readable {kind} file\n"
-    )
-    assert err.count("\n") == 1
+    says = f"={tmp_path}/job.yaml: cannot be read: nothing came from this pipe; expected a readable "
+    assert err.count("\n") == 1 and says in err
 
 
 def test_a_job_comes_through_a_pipe(tmp_path: Path) -> None:
@@ -96,12 +86,10 @@ def test_a_job_comes_through_a_pipe(tmp_path: Path) -> None:
 
 def test_what_jobs_have_is_within_the_limits(tmp_path: Path) -> None:
     """A list with a number for each of ten thousand clients; references that sections and texts use."""
-    path = tmp_path / "job.yaml"
-    path.write_text(
-        JOB.replace("clients: 2", "clients: 10000").replace("name: a\n", "name: run-${seed}-${stop.updates}\n")
-    )
-    seconds = ", ".join(["1.5"] * 10_000)
-    job = load(path, [f"clock={{mode: virtual, delay: {{name: fixed, seconds: [{seconds}]}}}}"])
+    (tmp_path / "job.yaml").write_text(JOB)
+    clock = {"mode": "virtual", "delay": {"name": "fixed", "seconds": [1.5] * 10_000}}
+    changes = ["problem.clients=10000", "name=run-${seed}-${stop.updates}", f"clock={clock}"]
+    job = load(tmp_path / "job.yaml", changes)
     assert job.name == "run-0-3" and len(job.clock.delay.seconds) == 10_000  # type: ignore[attr-defined]
 
 

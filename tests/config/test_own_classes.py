@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,8 @@ ALL: dict[str, Any] = {
 }
 
 
-def test_every_family_has_a_case() -> None:
-    assert KEYS.keys() == FAMILIES.keys()
-
-
 def test_the_classes_are_the_users_and_are_written_back() -> None:
+    assert KEYS.keys() == FAMILIES.keys(), "every family has a case here"
     job = job_from_dict(ALL)
     assert job.problem.data == own.Blobs(rows=40) and job.problem.partition == own.Stripes()
     assert job.problem.model == own.Scaled(init=own.Ones(height=0.5)) and job.clock.delay == own.Steps(step=0.2)
@@ -60,30 +58,23 @@ def test_the_classes_are_the_users_and_are_written_back() -> None:
     assert job_from_dict(values) == job == job_from_dict(yaml_io.parse(to_yaml(job)))
 
 
-@pytest.mark.parametrize("trigger", [f"{OWN}:Fibonacci", {"name": f"{OWN}:Fibonacci"}])
-def test_a_trigger_by_its_name_alone(trigger: Any) -> None:
-    job = job_from_dict({**ALL, "algorithm": {"name": "area", "trigger": trigger}})
-    assert job.algorithm.trigger == own.Fibonacci()  # type: ignore[attr-defined]
-
-
-def test_a_trigger_without_a_name_is_the_built_in_one() -> None:
+def test_a_trigger_by_its_name_alone_and_the_built_in_one_without_a_name() -> None:
+    for trigger in (f"{OWN}:Fibonacci", {"name": f"{OWN}:Fibonacci"}):
+        job = job_from_dict({**ALL, "algorithm": {"name": "area", "trigger": trigger}})
+        assert job.algorithm.trigger == own.Fibonacci()  # type: ignore[attr-defined]
     job = job_from_dict({**ALL, "algorithm": {"name": "area", "trigger": {"every": 4}}})
     trigger = {"every": 4, "period": None, "poisson": None, "bernoulli": None}
     assert job_to_dict(job)["algorithm"]["trigger"] == trigger
 
 
-def test_own_triggers_decide_when_the_server_aggregates(tmp_path: Path) -> None:
-    run = mpifl.run(ALL, output=str(tmp_path / "count.h5"))
-    at = np.asarray(run.aggregations["updates"])
-    assert at.tolist() == [2, 3, 5, 8, 13, 21]
+def test_a_run_of_own_classes_whose_file_names_them(tmp_path: Path) -> None:
+    """Own triggers decide when the server aggregates."""
     algorithm = {"name": "area", "trigger": {"name": f"{OWN}:Hourly", "unit": 0.4}}
     timed = mpifl.run({**ALL, "algorithm": algorithm}, output=str(tmp_path / "timed.h5"))
     times = np.asarray(timed.aggregations["time"])
     assert len(times) > 2 and np.allclose(times, 0.4 * np.arange(1, len(times) + 1))
-
-
-def test_the_run_file_names_the_classes(tmp_path: Path) -> None:
     run = mpifl.run(ALL, output=str(tmp_path / "own.h5"))
+    assert run.aggregations["updates"].tolist() == [2, 3, 5, 8, 13, 21]
     assert run.config["problem"]["data"] == {"name": f"{OWN}:Blobs", "rows": 40, "distance": 2.0}
     again = mpifl.replay(tmp_path / "own.h5", trust=True, output=str(tmp_path / "again.h5"))
     assert again.config["algorithm"]["trigger"]["name"] == f"{OWN}:Fibonacci"
@@ -96,10 +87,7 @@ def test_the_run_file_names_the_classes(tmp_path: Path) -> None:
     [
         ("no.such.module:Thing", "cannot be imported: No module named 'no'; expected package.module:Class"),
         (f"{OWN}:Missing", "cannot be imported: module 'tests.config.own' has no attribute 'Missing'"),
-        (
-            "tests.config.broken:Thing",
-            "cannot be imported: ValueError: nothing can be imported here; expected package.module:Class",
-        ),
+        ("tests.config.broken:Thing", "cannot be imported: ValueError: nothing can be imported here; expected"),
         ("tests.config.exits:Thing", "cannot be imported: SystemExit: 2; expected package.module:Class"),
         (f"{OWN}:Plain", "a subclass of mpifl."),
         ("json:loads", "a subclass of mpifl."),
@@ -137,6 +125,5 @@ def test_list_shows_their_options(kind: str, name: str, option: str, capsys: pyt
     assert getattr(own, name).__doc__ and ("[a number above 0]" in line or "[an integer of at least 1]" in line)
 
 
-def test_list_refuses_what_is_of_no_family(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "models", f"{OWN}:Plain"]) == 2
-    assert "a subclass of mpifl.problems.problem.Model" in capsys.readouterr().err
+def test_list_refuses_what_is_of_no_family(refused: Callable[..., str]) -> None:
+    assert "a subclass of mpifl.problems.problem.Model" in refused("list", "models", f"{OWN}:Plain")

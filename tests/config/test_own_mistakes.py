@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ RULES = """
     def receive(self, server, i, update, staleness): pass
 """
 DATACLASS = "@dataclass(frozen=True)\n"
-ARRAYS = "own_case.py:"
 
 WRONG = {
     "options": (
@@ -43,10 +41,6 @@ WRONG = {
     "no aggregate": (
         f"{DATACLASS}class Own(Algorithm):{RULES}    def train(self, client, message, objective): pass\n",
         "own_case.py:10, class Own does not have the method aggregate(self, server), and neither does a base",
-    ),
-    "no train": (
-        f"{DATACLASS}class Own(Algorithm):{RULES}    def aggregate(self, server): pass\n",
-        "own_case.py:10, class Own does not have the method train(self, client, message, objective), and",
     ),
     "no personal model": (
         f"{DATACLASS}class Own(Area):\n    personal_models: ClassVar[bool] = True\n",
@@ -62,33 +56,19 @@ WRONG = {
         "        for self.k in range(3): pass\n        return super().train(client, message, objective)\n",
         "own_case.py:12, class Own, method train sets self.k",
     ),
-    "list on the server": (
-        f"{DATACLASS}class Own(Area):\n    def init_server(self, x0, clients):\n"
-        "        state = super().init_server(x0, clients)\n        state.losses = []\n        return state\n",
-        f"{ARRAYS}12, Own.init_server: state losses is a list, not an array",
-    ),
-    "list on a client": (
-        f"{DATACLASS}class Own(Area):\n    def init_client(self, x0, i):\n"
-        "        state = super().init_client(x0, i)\n        if i == 4: state.losses = []\n        return state\n",
-        f"{ARRAYS}12, Own.init_client: state losses is a list, not an array",
-    ),
-    "object": (
-        f"{DATACLASS}class Own(Area):\n    def init_client(self, x0, i):\n        return State(generator=object())\n",
-        f"{ARRAYS}12, Own.init_client: state generator is a object",
-    ),
-    "dict by name": (
-        f"{DATACLASS}class Own(Area):\n    def init_client(self, x0, i):\n        return State(sums={{'a': 1.0}})\n",
-        f"{ARRAYS}12, Own.init_client: state sums is a dict whose keys are not client numbers",
-    ),
-    "no state": (
-        f"{DATACLASS}class Own(Area):\n    def init_server(self, x0, clients):\n        pass\n",
-        f"{ARRAYS}12, Own.init_server: returned a NoneType",
-    ),
-    "no x": (
-        f"{DATACLASS}class Own(Area):\n    def init_server(self, x0, clients):\n        return State(y=x0.copy())\n",
-        f"{ARRAYS}12, Own.init_server: set no x, the global model",
-    ),
-}  # fmt: skip
+}
+STATES = [  # the method, what it does before it returns `state`, and what is wrong
+    ("init_server(self, x0, clients)", "state.losses = []", "state losses is a list, not an array"),
+    ("init_client(self, x0, i)", "if i == 4: state.losses = []", "state losses is a list, not an array"),
+    ("init_client(self, x0, i)", "state.generator = object()", "state generator is a object"),
+    ("init_client(self, x0, i)", "state.sums = {'a': 1.0}", "state sums is a dict whose keys are not client numbers"),
+    ("init_server(self, x0, clients)", "return", "returned a NoneType"),
+    ("init_server(self, x0, clients)", "state = State(y=x0.copy())", "set no x, the global model"),
+]
+for method, line, wrong in STATES:
+    call = method.replace("self, ", "")
+    code = f"    def {method}:\n        state = super().{call}\n        {line}\n        return state\n"
+    WRONG[line] = f"{DATACLASS}class Own(Area):\n{code}", f"own_case.py:12, Own.{method.partition('(')[0]}: {wrong}"
 
 
 @pytest.fixture
@@ -101,9 +81,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
         (tmp_path / "own_case.py").write_text(HEAD + code)
         __import__("importlib").invalidate_caches()
         __import__("linecache").clearcache()
-        return write(
-            tmp_path, "own", job({"name": "own_case:Own"}, SMALL, **{"output": str(tmp_path / "o.h5"), **more})
-        )
+        return write(tmp_path, "own", job({"name": "own_case:Own"}, SMALL, output=str(tmp_path / "o.h5"), **more))
 
     return make
 
@@ -143,26 +121,18 @@ def test_a_missing_method_of_a_delay_model(own: Any, capsys: pytest.CaptureFixtu
     clock = {"mode": "virtual", "delay": {"name": "own_case:Slow"}}
     file = own(f"{DATACLASS}class Own(Area): pass\n{DATACLASS}class Slow(Delay): pass\n", clock=clock)
     assert main(["check", str(file)]) == 2
-    assert re.search(
-        r"clock.delay.name=own_case:Slow: own_case.py:12, class Slow does not have the method", capsys.readouterr().err
-    )
+    says = "clock.delay.name=own_case:Slow: own_case.py:12, class Slow does not have the method"
+    assert says in capsys.readouterr().err
 
 
-def test_what_train_returns_is_an_update(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_train_returns_is_an_update_with_a_number_of_steps(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Found when it happens: the client has failed, as with any error of its code."""
-    file = own(
-        f"{DATACLASS}class Own(Area):\n    def train(self, client, message, objective):\n        return (1, 2)\n"
-    )
-    assert main(["run", str(file)]) == 3
-    assert "TypeError: own_case.py:12, Own.train returned a tuple, not an Update" in capsys.readouterr().err
-
-
-def test_local_steps_are_a_number(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """An update with another value is refused; a whole number may be a float."""
     code = f"{DATACLASS}class Own(Area):\n    def train(self, client, message, objective):\n        return "
+    assert main(["run", str(own(f"{code}(1, 2)\n"))]) == 3
+    assert "TypeError: own_case.py:12, Own.train returned a tuple, not an Update" in capsys.readouterr().err
+    code += "super().train(client, message, objective)._replace(local_steps="
     for steps in ("'a'", "3.25"):
-        file = own(f"{code}super().train(client, message, objective)._replace(local_steps={steps})\n")
-        assert main(["run", str(file), "overwrite=true"]) == 3
+        assert main(["run", str(own(f"{code}{steps})\n")), "overwrite=true"]) == 3
         assert f" sends local_steps={steps}, not an integer from 0 to 2^31 - 1\n" in capsys.readouterr().err
-    run = mpifl.run(own(f"{code}super().train(client, message, objective)._replace(local_steps=3.0)\n"), overwrite=True)
+    run = mpifl.run(own(f"{code}3.0)\n"), overwrite=True)  # a whole number may be a float
     assert run.status == "completed" and set(run.updates.local_steps) == {3}

@@ -19,17 +19,18 @@ def values(clock: str = "virtual", **problem: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def torch_of(**given: Any) -> tuple[Any, ...]:
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"clock": "virtual"}, (False, True, 1)),
+        ({"clock": "real"}, (True, False, None)),
+        ({"clock": "virtual", "torch": {"batched": True, "threads": 3}}, (True, True, 3)),
+        ({"clock": "real", "torch": {"batched": False, "deterministic": True}}, (False, True, None)),
+    ],
+)
+def test_null_is_what_the_clock_needs(given: dict[str, Any], expected: tuple[Any, ...]) -> None:
     section = job_from_dict(values(**given)).problem.torch
-    assert section is not None
-    return section.batched, section.deterministic, section.threads
-
-
-def test_null_is_what_the_clock_needs() -> None:
-    assert torch_of(clock="virtual") == (False, True, 1)
-    assert torch_of(clock="real") == (True, False, None)
-    assert torch_of(clock="virtual", torch={"batched": True, "threads": 3}) == (True, True, 3)
-    assert torch_of(clock="real", torch={"batched": False, "deterministic": True}) == (False, True, None)
+    assert section and (section.batched, section.deterministic, section.threads) == expected
 
 
 def test_a_replay_computes_one_by_one_with_the_threads_of_the_run(tmp_path: Any) -> None:
@@ -46,7 +47,6 @@ def test_a_replay_computes_one_by_one_with_the_threads_of_the_run(tmp_path: Any)
 @pytest.mark.parametrize(
     ("problem", "key"),
     [
-        ({"torch": {"device": "gpu"}}, "problem.torch.device"),
         ({"torch": {"device": "cuda:x"}}, "problem.torch.device"),
         ({"torch": {"autocast": "float16"}}, "problem.torch.autocast"),
         ({"torch": {"buffers": "global"}}, "problem.torch.buffers"),

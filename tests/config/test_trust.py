@@ -112,24 +112,20 @@ def test_code_that_is_trusted_is_named_and_run(
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("word", "says"),
     [
-        (
-            ["algorithm.name=other:Momentum"],
-            "algorithm.name=other:Momentum: run.h5 names other code; expected canary:Momentum",
-        ),
-        (["algorithm.name=area"], "algorithm.name=area: run.h5 names other code; expected canary:Momentum"),
-        (["problem.model=canary:Momentum"], "problem.model=canary:Momentum: "),
-        (["seed=3"], "seed=3: "),
+        ("algorithm.name=other:Momentum", "run.h5 names other code; expected canary:Momentum"),
+        ("algorithm.name=area", "run.h5 names other code; expected canary:Momentum"),
+        ("problem.model=canary:Momentum", ""),
+        ("seed=3", ""),
     ],
 )
 @pytest.mark.parametrize("command", ["replay", "resume"])
 def test_naming_other_code_trusts_nothing(
-    hostile: Set, command: str, words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    hostile: Set, command: str, word: str, says: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     hostile("algorithm.name", "interrupted")
-    assert main([command, "run.h5", *words]) == 2
-    assert capsys.readouterr().err.startswith(f"mpifl: {says}")
+    assert refused(command, "run.h5", word).startswith(f"mpifl: {word}: {says}")
     assert not (tmp_path / "executed").exists()
 
 
@@ -138,7 +134,6 @@ def test_in_python_trust_is_an_argument(hostile: Set, monkeypatch: pytest.Monkey
     path = hostile("algorithm.name", "interrupted")
     assert len(mpifl.replay(path, trust=True).updates) == 3
     assert mpifl.resume(path, trust=True).status == "completed"
-    assert (tmp_path / "executed").exists()
 
 
 def test_reading_a_file_imports_nothing(hostile: Set, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -180,31 +175,20 @@ def test_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "key", "expected"),
     [
-        ({"clients": 10**9}, r"problem.clients is 1000000000; expected that of its run, 2"),
-        (
-            {"model": {"name": "quadratic", "dim": 10**9}},
-            r"problem.model.dim is 1000000000; expected at most its 2 parameters",
-        ),
-        (
-            {"model": {"name": "mlp", "hidden": [3, 10**9]}},
-            r"problem.model.hidden is 1000000000; expected at most its 2 parameters",
-        ),
-        (
-            {"data": {"name": "fedpd-synthetic", "dim": 10**9}},
-            r"problem.data.dim is 1000000000; expected at most its 2 parameters",
-        ),
+        ({"clients": 10**9}, "clients", "that of its run, 2"),
+        ({"model": {"name": "quadratic", "dim": 10**9}}, "model.dim", "at most its 2 parameters"),
+        ({"model": {"name": "mlp", "hidden": [3, 10**9]}}, "model.hidden", "at most its 2 parameters"),
+        ({"data": {"name": "fedpd-synthetic", "dim": 10**9}}, "data.dim", "at most its 2 parameters"),
     ],
 )
-def test_a_configuration_larger_than_its_run(tmp_path: Path, change: dict[str, Any], says: str) -> None:
-    path = tmp_path / "run.h5"
+def test_a_configuration_larger_than_its_run(tmp_path: Path, change: dict[str, Any], key: str, expected: str) -> None:
+    path, larger = tmp_path / "run.h5", yaml.safe_dump({**BENIGN, "problem": {**BENIGN["problem"], **change}})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            provenance, "to_yaml", lambda job: yaml.safe_dump({**BENIGN, "problem": {**BENIGN["problem"], **change}})
-        )
+        patch.setattr(provenance, "to_yaml", lambda job: larger)
         mpifl.run(BENIGN, output=str(path)).close()
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=f"problem.{key} is 1000000000; expected {expected}"):
         mpifl.replay(path)
 
 

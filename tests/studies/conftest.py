@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,17 @@ trials: 2
 """
 
 
+def written(folder: Path, more: str = "", *changes: tuple[str, str], base: str = BASE, study: str = STUDY) -> Path:
+    """Writes base.yaml and study.yaml, with changes and further lines; returns the study's path."""
+    text = f"{study}output: {folder}/out/${{name}}\n{more}"
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "base.yaml").write_text(base)
+    (folder / "study.yaml").write_text(text)
+    return folder / "study.yaml"
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Writes base.yaml and study.yaml, with changes and further lines; returns the study's path."""
-
-    def write(more: str = "", *changes: tuple[str, str], base: str = BASE) -> Path:
-        text = STUDY + f"output: {tmp_path}/out/${{name}}\n" + more
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        (tmp_path / "base.yaml").write_text(base)
-        (tmp_path / "study.yaml").write_text(text)
-        return tmp_path / "study.yaml"
-
-    return write
+    return partial(written, tmp_path)

@@ -73,18 +73,16 @@ def test_a_terminal_is_drawn_again_until_the_sweep_has_ended(
 def test_the_page_is_made_again_while_the_study_runs(write: Write, tmp_path: Path) -> None:
     """It loads itself again until the study has ended."""
     study, page, lines = load_study(write("", *SMALL)), tmp_path / "page" / "report.html", list[str]()
+    options = Options(formats=("html",))
     computed(study, lambda run: run.seed == 0)
     with (study.folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        watching = threading.Thread(
-            target=follow.watch_report, args=(study, page.parent, Options(formats=("html",)), lines.append, 0.05)
-        )
+        watching = threading.Thread(target=follow.watch_report, args=(study, page.parent, options, lines.append, 0.05))
         watching.start()
         while not lines:
             watching.join(0.05)
-        assert (
-            '<meta http-equiv="refresh" content="10">' in page.read_text() and "2 runs in 2 groups" in page.read_text()
-        )
+        text = page.read_text()
+        assert '<meta http-equiv="refresh" content="10">' in text and "2 runs in 2 groups" in text
         assert lines == [f"2 completed, 2 waiting: wrote {page}"]
     computed(study)
     watching.join()
@@ -92,7 +90,10 @@ def test_the_page_is_made_again_while_the_study_runs(write: Write, tmp_path: Pat
     assert "4 runs in 2 groups" in page.read_text()
 
 
-@pytest.mark.parametrize("line", ["show study.yaml --follow", "report study.yaml --watch --out page --formats html"])
+WATCHED = ["show study.yaml --follow", "report study.yaml --watch --out page --formats html"]
+
+
+@pytest.mark.parametrize("line", WATCHED)
 def test_a_study_that_has_not_begun_is_waited_for(
     write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
@@ -118,7 +119,7 @@ def test_a_study_that_has_not_begun_is_waited_for(
     assert later[0].startswith(f"{study.folder}: 2 runs: 2 completed" if "show" in line else "2 completed: wrote page")
 
 
-@pytest.mark.parametrize("line", ["show study.yaml --follow", "report study.yaml --watch --out page --formats html"])
+@pytest.mark.parametrize("line", WATCHED)
 def test_ctrl_c_ends_the_wait(
     write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
@@ -136,7 +137,6 @@ def test_ctrl_c_ends_the_wait(
         ("show none.yaml --follow", "study=none.yaml: no such file"),
         ("show study.yaml --follow trials=0", "trials=0: not a number of trials"),
         ("show study.yaml other.yaml", "show=other.yaml: not key=value"),
-        ("show", "show='': no path"),
         ("show study.yaml --follow=yes", "argument --follow: it takes no value, but was given 'yes'"),
         ("report study.yaml --watch", "watch=True: without --out DIR no files are written; give it as well"),
         ("report none.h5 --out page --watch", "--watch=none.h5: not a study; expected a STUDY.yaml"),
@@ -145,9 +145,7 @@ def test_ctrl_c_ends_the_wait(
     ],
 )
 def test_wrong_words(
-    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, says: str
+    write: Write, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, line: str, says: str
 ) -> None:
     monkeypatch.chdir(write("", *SMALL).parent)
-    assert main(line.split()) == 2
-    out, err = capsys.readouterr()
-    assert not out and err.count("\n") == 1 and says in err, err
+    assert says in refused(*line.split())

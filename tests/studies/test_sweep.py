@@ -35,7 +35,7 @@ from mpifl.tools.studies.study_slices import Part
 from mpifl.tools.studies.sweep import dry_run, sweep
 from mpifl.transport.handshake import RANKS_BEFORE
 from tests.runfile.checksums import changing
-from tests.studies.conftest import BASE, STUDY
+from tests.studies.conftest import written
 from tests.tiers import long
 
 Write = Callable[..., Path]
@@ -43,6 +43,7 @@ TWO = (
     "    FedAvg: {algorithm: {name: fedavg, cohort: 3}, algorithm.step_size: [0.1, 1]}\n  clock.delay.spread: [0, 5]\n",
     "",
 )
+SINGLE = ("[0, 5]", "[0]"), ("trials: 2", "trials: 1")  # one spread, one trial
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -58,13 +59,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of four completed runs: its file, beside the folder `out`."""
-    folder = tmp_path_factory.mktemp("swept")
-    (folder / "base.yaml").write_text(BASE)
-    study = STUDY.replace("  clock.delay.spread: [0, 5]\n", "").replace("trials: 2", "trials: 1")
     select = "set: {problem.validation_split: 0.2}\nselect: {over: algorithm.step_size, by: validation_accuracy}\n"
-    (folder / "study.yaml").write_text(f"{study}output: {folder}/out\n{select}")
-    assert sweep(load_study(folder / "study.yaml"), 2).counts() == {"completed": 4}
-    return folder / "study.yaml"
+    smaller = ("  clock.delay.spread: [0, 5]\n", ""), ("trials: 2", "trials: 1"), ("/${name}", "")
+    study = written(tmp_path_factory.mktemp("swept"), select, *smaller)
+    assert sweep(load_study(study), 2).counts() == {"completed": 4}
+    return study
 
 
 @pytest.fixture
@@ -78,13 +77,11 @@ def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.Log
     """The numbers are those of single runs; completed runs are not repeated; files of no run of the study are named."""
     study = load_study(write("", TWO))
     assert "4 of 4 runs to do, on 2 processes, time unknown" in dry_run(study, 2)
-    assert "4 of 4 runs to do, 1 at a time on 7 ranks each, time unknown" in dry_run(
-        load_study(write("ranks: 7\n", TWO))
-    )
+    on_ranks = dry_run(load_study(write("ranks: 7\n", TWO)))
+    assert "4 of 4 runs to do, 1 at a time on 7 ranks each, time unknown" in on_ranks
     assert not study.folder.exists()
     lines: list[str] = []
-    index = sweep(study, 2, lines.append)
-    assert [entry.status for entry in index.entries.values()] == ["completed"] * 4
+    assert sweep(study, 2, lines.append).counts() == {"completed": 4}
     lines = [line for line in lines if line]
     assert lines[0] == "small: 0 of 4 runs completed, 2 running"
     assert lines[-1] == "small: 4 of 4 runs completed"
@@ -134,20 +131,19 @@ def test_a_sweep_that_leaves_a_run_interrupted_fails(
     write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run alone may have got a signal."""
+
+    def left_interrupted(study: Study, *args: object, part: Part | None = None, **options: object) -> Index:
+        index = Index(study, part)
+        for k, (key, entry) in enumerate(index.entries.items()):
+            index.entries[key] = replace(entry, status="completed" if k else "interrupted")
+        return index
+
     monkeypatch.setattr("mpifl.tools.studies.sweep.sweep", left_interrupted)
     path = write("", TWO)
     assert main(["sweep", str(path)]) == 3
-    assert (
-        "mpifl: the run failed: 1 of 4 runs of the study are not completed: sweep it again\n" in capsys.readouterr().err
-    )
+    says = "mpifl: the run failed: 1 of 4 runs of the study are not completed: sweep it again\n"
+    assert says in capsys.readouterr().err
     assert main(["sweep", str(path), "--part", "1/2"]) == 0, "the first run is of the other part"
-
-
-def left_interrupted(study: Study, *args: object, part: Part | None = None, **options: object) -> Index:
-    index = Index(study, part)
-    for k, run in enumerate(study.runs):
-        index.entries[run.identity] = replace(index.entries[run.identity], status="completed" if k else "interrupted")
-    return index
 
 
 def test_failed_runs_are_tried_again_and_reported(
@@ -157,8 +153,7 @@ def test_failed_runs_are_tried_again_and_reported(
     path = write("", TWO, ("[10, 100]", "[10, 1.0e+45]"), ("trials: 2", "trials: 1"))
     assert main(["sweep", str(path), "--processes", "1"]) == 3
     out, err = capsys.readouterr()
-    assert "1 of 2 runs completed, 1 failed" in out
-    assert out.count("all clients are lost") == 1
+    assert "1 of 2 runs completed, 1 failed" in out and out.count("all clients are lost") == 1
     assert "1 of 2 runs of the study failed" in err
     study = load_study(path)
     entries = list(Index(study).entries.values())
@@ -166,8 +161,7 @@ def test_failed_runs_are_tried_again_and_reported(
     assert "refused" in entries[1].error
     assert main(["show", str(study.folder)]) == 0
     out = capsys.readouterr().out
-    assert "2 runs: 1 completed, 1 failed" in out
-    assert "all clients are lost" in out
+    assert "2 runs: 1 completed, 1 failed" in out and "all clients are lost" in out
     assert main(["sweep", str(path), "retries=3", "--processes", "1"]) == 3
     assert [entry.attempts for entry in Index(study).entries.values()] == [0, 4]
     capsys.readouterr()
@@ -175,20 +169,13 @@ def test_failed_runs_are_tried_again_and_reported(
     assert "1 of the study's 2 runs are missing here: 1 failed." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("options", "retries", "ends"), [
-    ([], 0, {"failed": 1, "completed": 3}),
-    (["--stop-on-failure"], 0, {"failed": 1, "waiting": 3}),
-    (["--stop-on-failure"], 2, {"failed": 1, "waiting": 3}),
-])  # fmt: skip
-def test_a_sweep_may_stop_at_a_failure(
-    write: Write, capsys: pytest.CaptureFixture[str], options: list[str], retries: int, ends: dict[str, int]
-) -> None:
-    """The first of four runs fails, as often as it may; no other is begun then. Without the option, all go on."""
-    path = write(f"retries: {retries}\n", ("[10, 100]", "[1.0e+45]"), ("[0.1, 1]", "[0.1, 0.5, 1]"), ("[0, 5]", "[0]"),
-                 ("trials: 2", "trials: 1"))  # fmt: skip
-    assert main(["sweep", str(path), "--processes", "1", *options]) == 3
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_sweep_may_stop_at_a_failure(write: Write, capsys: pytest.CaptureFixture[str], retries: int) -> None:
+    """The first of four runs fails, as often as it may; no other is begun then."""
+    path = write(f"retries: {retries}\n", ("[10, 100]", "[1.0e+45]"), ("[0.1, 1]", "[0.1, 0.5, 1]"), *SINGLE)
+    assert main(["sweep", str(path), "--processes", "1", "--stop-on-failure"]) == 3
     index = Index(load_study(path))
-    assert {key: count for key, count in index.counts().items() if count} == ends
+    assert {key: count for key, count in index.counts().items() if count} == {"failed": 1, "waiting": 3}
     assert [entry.attempts for entry in index.entries.values() if entry.status == "failed"] == [retries + 1]
     assert "1 of 4 runs of the study failed" in capsys.readouterr().err
 
@@ -298,11 +285,8 @@ def own(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
     def written(text: str, name: str, *changes: tuple[str, str], more: str = "") -> Path:
         (tmp_path / "users_code.py").write_text(text)
-        named = (
-            "{algorithm: {name: area, trigger: {every: 2}}",
-            f"{{algorithm: {{name: 'users_code:{name}', cohort: 3}}",
-        )
-        return write(more, named, ("[10, 100]", "[0.1]"), ("[0, 5]", "[0]"), ("trials: 2", "trials: 1"), *changes)
+        named = "{name: area, trigger: {every: 2}}", f"{{name: 'users_code:{name}', cohort: 3}}"
+        return write(more, named, ("[10, 100]", "[0.1]"), *SINGLE, *changes)
 
     yield written
     sys.modules.pop("users_code", None)
@@ -311,10 +295,8 @@ def own(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_a_process_that_is_killed_takes_no_other_run_with_it(own: Write, caplog: pytest.LogCaptureFixture) -> None:
     """Its run is tried again, after the others; these have been computed once."""
     index = sweep(load_study(own(KILLED, "Killed")), 2)
-    assert {entry.labels["method"]: (entry.status, entry.attempts) for entry in index.entries.values()} == {
-        "AREA": ("completed", 1), "FedAvg": ("completed", 0),
-    }  # fmt: skip
-    assert len(index.entries) == 3
+    assert [entry.status for entry in index.entries.values()] == ["completed"] * 3
+    assert {entry.labels["method"]: entry.attempts for entry in index.entries.values()} == {"AREA": 1, "FedAvg": 0}
     assert caplog.text.count("failed: its process was killed") == 1
 
 
@@ -327,7 +309,7 @@ print([(entry.seed, entry.status) for entry in index.entries.values()])
 
 def test_a_script_without_a_main_guard(write: Write, tmp_path: Path) -> None:
     """From Python; the processes of a sweep do not run the program's main module again."""
-    write("", ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"), ("[0, 5]", "[0]"), ("trials: 2", "trials: 1"))
+    write("", ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"), *SINGLE)
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.stdout == "[(3, 'completed'), (3, 'completed')]\n", done.stderr
@@ -530,9 +512,8 @@ def test_a_best_evaluation_is_one_that_was_made() -> None:
 
 def test_methods_without_the_key_are_reported_as_they_are() -> None:
     without = Group({"method": "FedDR", "step_size": None}, group(1, [[2.0]]).trials)
-    found = select_groups(
-        [group(1, [[1.0]]), group(2, [[1.0]]), without], Select(over="step_size", rule="largest-finite")
-    )
+    select = Select(over="step_size", rule="largest-finite")
+    found = select_groups([group(1, [[1.0]]), group(2, [[1.0]]), without], select)
     assert [each.labels["step_size"] for each in found] == [2, None]
 
 
@@ -550,29 +531,23 @@ def test_a_value_without_reported_trials_takes_no_place() -> None:
     assert found.labels["step_size"] == 2
 
 
-@pytest.mark.parametrize(("more", "step"), [("", 10.0), ("  seeds: [0]\n", 100.0)])
+@pytest.mark.parametrize("more", ["", ", seeds: [0]"])
 def test_a_value_at_which_a_trial_that_decides_failed_is_not_selected(
-    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, step: float
+    write: Write, capsys: pytest.CaptureFixture[str], more: str
 ) -> None:
     """Neither for the trials that did not fail: most may have diverged."""
-    text = swept.read_text().replace("trials: 1", "trials: 2").replace("[10, 100]", "[10.0, 100.0]")
-    text = text.partition("set:")[0] + "select:\n  over: algorithm.step_size\n  rule: largest-finite\n" + more
-    (tmp_path / "base.yaml").write_text(BASE)
-    (tmp_path / "study.yaml").write_text(text)
-    overrides = [f"output={tmp_path}/out"]
-    study = load_study(tmp_path / "study.yaml", overrides)
+    select = f"select: {{over: algorithm.step_size, rule: largest-finite{more}}}\n"
+    path = write(select, ("[10, 100]", "[10.0, 100.0]"), ("[0, 5]", "[0]"))
+    study = load_study(path)
     assert sweep(study, 1).counts() == {"completed": 8}
     (failed,) = (r for r in study.runs if r.labels["algorithm.step_size"] == 100 and r.seed == 1)
     failed.path.unlink()
     Index(study).finish(failed, "failed", "it diverged")
-    assert main(["report", str(tmp_path / "study.yaml"), *overrides]) == 0
+    assert main(["report", str(path)]) == 0
     out = capsys.readouterr().out
     (row,) = (line.split() for line in out.splitlines() if line.startswith("AREA "))
-    told = "a deciding trial failed: method AREA, algorithm.step_size 100.0, seed 1."
-    if more:  # its only reported trial is missing, too
-        assert float(row[1]) == 10 and told not in out
-    else:
-        assert float(row[1]) == step and told in out
+    told = "a deciding trial failed: method AREA, algorithm.step_size 100.0"
+    assert float(row[1]) == 10 and (told in out) == (not more)  # with seeds: [0] no trial that is reported is left
 
 
 def test_the_rule_is_in_words() -> None:
@@ -585,10 +560,8 @@ def test_the_rule_is_in_words() -> None:
 
 def test_a_report_shows_what_is_selected(swept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     last: dict[str, dict[float, tuple[float, float]]] = {"AREA": {}, "FedAvg": {}}
-    for run in load_study(swept).runs:
-        trial = load_trial(run.path)
-        both = trial.last("validation_accuracy"), trial.last("test_accuracy")
-        last[run.labels["method"]][run.labels["algorithm.step_size"]] = both
+    for method, step, trial in ((*run.labels.values(), load_trial(run.path)) for run in load_study(swept).runs):
+        last[method][step] = trial.last("validation_accuracy"), trial.last("test_accuracy")
     assert main(["report", str(swept), "--out", str(tmp_path / "report"), "--figures", "accuracy"]) == 0
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if line.startswith(("AREA ", "FedAvg "))]
@@ -646,14 +619,14 @@ def test_a_report_names_a_damaged_run_and_shows_the_others(
 ) -> None:
     """Whether the file is cut short, or only its configuration cannot be read."""
     shutil.copytree(swept.parent, tmp_path / "copy")
-    study = load_study(tmp_path / "copy" / "study.yaml", [f"output={tmp_path}/copy/out"])
-    first, second, *_ = [run.path for run in study.runs]
+    words = [str(tmp_path / "copy" / "study.yaml"), f"output={tmp_path}/copy/out"]
+    first, second, *_ = [run.path for run in load_study(words[0], words[1:]).runs]
     first.write_bytes(first.read_bytes()[:5000])
     with h5py.File(second, "r+", libver="latest") as file:
         file.attrs["config"] = "["
-    assert main(["report", str(tmp_path / "copy" / "study.yaml"), f"output={tmp_path}/copy/out"]) == 0
+    assert main(["report", *words]) == 0
     out = capsys.readouterr().out
-    assert [path.name in out for path in (first, second)] == [True, True] and "\nFedAvg " in out
+    assert first.name in out and second.name in out and "\nFedAvg " in out
     assert out.count("Left out: run file=") == 2 and "2 damaged" in out
 
 
