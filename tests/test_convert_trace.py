@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,46 +61,41 @@ class Evil:
         return Path.touch, (Path("touched"),)
 
 
+CAPACITY = {"computation": 1, "communication": 1}
+
+
 @pytest.mark.parametrize(
     ("devices", "words", "says"),
     [
-        ({1: PHONE}, ["--clients", "2"], "expected at most 1"),
-        ({1: PHONE}, ["--clients", "1", "--rows", "5"], (
-            "--rows=5: the file is of availability; expected a file of capacities; leave "
-            "out the option"
-        )),
-        ({1: {"computation": 1, "communication": 1}}, ["--clients", "1"], (
-            "--rows=None: required, since the file is of capacities; expected the number "
-            "of rows of a contact"
-        )),
-        ({}, ["--clients", "1"], "device trace="),
-        ({1: [2]}, ["--clients", "1"], "devices with active, inactive and finish_time, or with computation"),
-        ([PHONE], ["--clients", "1"], "it holds a list; expected a pickled dictionary of devices"),
-        ({(1, 2): PHONE}, ["--clients", "1"], "it has a dictionary with other keys"),
-        ({1: Evil()}, ["--clients", "1"], "it asks for"),
-        ({1: PHONE}, [], "--clients=None: required; expected the number of clients of the trace"),
-        ({1: PHONE}, ["--clients", "0"], "--clients"),
+        ({1: PHONE}, "--clients 2", "expected at most 1"),
+        ({1: PHONE}, "--clients 1 --rows 5", "--rows=5: the file is of availability; expected a file of capacities"),
+        (
+            {1: CAPACITY},
+            "--clients 1",
+            "--rows=None: required, since the file is of capacities; expected the number of",
+        ),
+        ({}, "--clients 1", "device trace="),
+        ({1: [2]}, "--clients 1", "devices with active, inactive and finish_time, or with computation"),
+        ([PHONE], "--clients 1", "it holds a list; expected a pickled dictionary of devices"),
+        ({(1, 2): PHONE}, "--clients 1", "it has a dictionary with other keys"),
+        ({1: Evil()}, "--clients 1", "it asks for"),
+        ({1: PHONE}, "", "--clients=None: required; expected the number of clients of the trace"),
+        ({1: PHONE}, "--clients 0", "--clients"),
+        (b"client,start,end\n", "--clients 1", "device trace="),
     ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)  # fmt: skip
+)
 def test_refused(
-    tmp_path: Path, devices: Any, words: list[str], says: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tmp_path: Path, devices: Any, words: str, says: str, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line and exit code 2; nothing is written or executed."""
     monkeypatch.chdir(tmp_path)
-    assert convert(tmp_path, devices, *words) == 2
-    err = capsys.readouterr().err
-    assert says in err and err.count("\n") == 1
+    Path("devices").write_bytes(devices if isinstance(devices, bytes) else pickle.dumps(devices))
+    assert says in refused("convert-trace", "devices", "--out", "trace.csv", *words.split())
     assert [path.name for path in tmp_path.iterdir()] == ["devices"]
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "trace.csv").write_text("mine")
     assert convert(tmp_path, {1: PHONE}, "--clients", "1") == 2
-    assert ("the file exists; choose another name") in capsys.readouterr().err and (
-        tmp_path / "trace.csv"
-    ).read_text() == "mine"
-    (tmp_path / "text").write_text("client,start,end\n")
-    assert main(["convert-trace", str(tmp_path / "text"), "--clients", "1", "--out", str(tmp_path / "b.csv")]) == 2
-    assert "device trace=" in capsys.readouterr().err
+    assert "the file exists; choose another name" in capsys.readouterr().err
+    assert (tmp_path / "trace.csv").read_text() == "mine"

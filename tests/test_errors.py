@@ -15,36 +15,30 @@ import mpifl
 from mpifl.errors import ConfigError, first_and_last_line, format_client_error, lack_of_memory, shortened
 
 
-def test_a_clients_error_in_one_line_names_its_rank_and_the_error() -> None:
+def raised(message: str) -> str:
+    """How an error that a client has raised on rank 2 is reported."""
     try:
-        raise ValueError("a gradient of shape (3,)")
+        raise ValueError(message)
     except ValueError as error:
-        text = format_client_error(2, error)
-    assert len(text.splitlines()) > 2
+        return format_client_error(2, error)
+
+
+def test_a_clients_error_in_one_line_names_its_rank_and_the_error() -> None:
+    text = raised("a gradient of shape (3,)")
     line = first_and_last_line(text)
-    assert line.startswith("raised on rank 2 on ")
+    assert len(text.splitlines()) > 2 and line.startswith("raised on rank 2 on ")
     assert line.endswith("): ValueError: a gradient of shape (3,)")
+    assert [first_and_last_line(line) for line in ("rank 3 was lost", "")] == ["rank 3 was lost", ""]
 
 
 def test_a_clients_error_is_cut_to_its_first_and_last_part() -> None:
     """A line to 1000 characters and 28 for the mark, the text to 8000; what cannot be printed is escaped."""
     for message in ("first" + "x" * 10_000_000 + "last", "first\n" + "x\n" * 10_000_000 + "last"):
-        try:
-            raise ValueError(message)
-        except ValueError as error:
-            text = format_client_error(2, error)
+        text = raised(message)
         assert len(text) < 8200 and text.startswith("raised on rank 2 on ")
         assert "ValueError: first" in text and text.endswith("last")
-    try:
-        raise ValueError("\ud800 \x1b[31m")
-    except ValueError as error:
-        assert format_client_error(2, error).endswith("ValueError: \\ud800 \\x1b[31m")
+    assert raised("\ud800 \x1b[31m").endswith("ValueError: \\ud800 \\x1b[31m")
     assert shortened("abcdefgh", 8) == "abcdefgh" and shortened("abcdefghi", 4) == "ab [5 characters] hi"
-
-
-def test_a_line_alone_is_not_repeated() -> None:
-    assert first_and_last_line("rank 3 was lost") == "rank 3 was lost"
-    assert first_and_last_line("") == ""
 
 
 @pytest.mark.parametrize(
@@ -90,9 +84,7 @@ def test_a_limit_of_the_address_space_is_one_line(model: str, tmp_path: Path) ->
             resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
         command = [sys.executable, "-m", "mpifl", *words, "overwrite=true"]
-        done = subprocess.run(
-            command, cwd=tmp_path, preexec_fn=limit, capture_output=True, text=True, timeout=100
-        )  # fmt: skip
+        done = subprocess.run(command, cwd=tmp_path, preexec_fn=limit, capture_output=True, text=True, timeout=100)
         codes.append(done.returncode)
         assert "Traceback" not in done.stderr, (megabytes, done.stderr)
         if done.returncode == 3:  # else it has ended well, or a library in C has ended the process
@@ -151,12 +143,9 @@ def test_every_refusal_says_what_is_wrong_before_what_would_be_right() -> None:
 
 
 def test_a_refusal_in_one_line() -> None:
-    assert str(ConfigError("a", 1, "too\nlarge", "at most 0", "or leave it out")) == (
-        "a=1: too large; expected at most 0; or leave it out"
-    )
-    assert str(ConfigError("a", 1, "the file exists", remedy="choose another name")) == (
-        "a=1: the file exists; choose another name"
-    )
+    whole = ConfigError("a", 1, "too\nlarge", "at most 0", "or leave it out")
+    assert str(whole) == "a=1: too large; expected at most 0; or leave it out"
+    assert str(ConfigError("a", 1, "the file exists", remedy="b")) == "a=1: the file exists; b"
     error = ConfigError("a", 1, "wrong", "right", "do").under("section")
     assert (error.key, error.wrong, error.expected, error.remedy) == ("section.a", "wrong", "right", "do")
     assert ConfigError(*error.args).text == error.text == "wrong; expected right; do"

