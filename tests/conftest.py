@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from mpifl.execution import THREAD_VARIABLES
@@ -59,15 +60,25 @@ def refusals_are_complete() -> Iterator[None]:
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """refused(*words): the line with which a command is refused; it ends with exit code 2 and prints nothing else."""
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """printed(*words, code=0): what a command that ends with this exit code writes to stdout and stderr."""
 
-    def refuse(*words: object) -> str:
+    def end(*words: object, code: int = 0) -> Any:
         from mpifl.cli import main
 
         capsys.readouterr()
-        assert main([*map(str, words)]) == 2
-        out, err = capsys.readouterr()
+        assert main([*map(str, words)]) == code
+        return capsys.readouterr()
+
+    return end
+
+
+@pytest.fixture
+def refused(printed: Callable[..., Any]) -> Callable[..., str]:
+    """refused(*words): the line with which a command is refused; it ends with exit code 2 and prints nothing else."""
+
+    def refuse(*words: object) -> str:
+        out, err = printed(*words, code=2)
         assert not out and err.count("\n") == 1 and err.startswith("mpifl: "), err
         return err
 

@@ -52,10 +52,6 @@ class GradientSite(Site):
         return self.slope(x)
 
 
-class BothSite(TermSite, GradientSite):
-    """Has both hooks."""
-
-
 class ShardedSite(Site):
     """Each rank of whose group has a part of the model. In round 1 client 1 makes trouble on the second one."""
 
@@ -144,20 +140,13 @@ class Counts(MomentumSite):
         return x - np.float32(np.nan if (contact.client, contact.round) == (1, 1) else self.contacts), 1
 
 
-SITES = (
-    Site, TermSite, GradientSite, BothSite, ShardedSite, MomentumSite, GlobalSite, Forgetful, Unseeded, Long, Untried,
-    Counts,
-)  # fmt: skip
-KINDS: dict[str, type[Site]] = {kind.__name__: kind for kind in SITES}
-
-
 def quadratics(
     kind: str = "Site", clients: int = 7, dim: int = 12, sigma: float = 0.3, dtype: str = "float32", trouble: str = ""
 ) -> tuple[np.ndarray, list[Site]]:
     """The clients of `{clients, model: {name: quadratic, dim, sigma}, dtype}`."""
     ShardedSite.trouble = trouble
     problem = QuadraticProblem(ProblemSettings(clients=clients, dtype=dtype), Quadratic(dim=dim, sigma=sigma))
-    return np.zeros(dim, dtype), [KINDS[kind](problem.shard(i), sigma) for i in range(clients)]
+    return np.zeros(dim, dtype), [globals()[kind](problem.shard(i), sigma) for i in range(clients)]
 
 
 class Named:

@@ -224,11 +224,11 @@ class Log:
 
 
 class Watched(InProcessTransport):
-    """The in-process link, telling a log what passes; `tamper` may change an update on its way."""
+    """The in-process link, telling a log what passes."""
 
-    def __init__(self, worker: Worker, log: Log, tamper: Callable[[int, Update], Update] | None) -> None:
+    def __init__(self, worker: Worker, log: Log) -> None:
         super().__init__(worker)
-        self._log, self._tamper = log, tamper
+        self._log = log
         self.in_flight = self._arrived
         self._bases: dict[int, np.ndarray] = {}
         log.worker, log.link = worker, self
@@ -251,8 +251,6 @@ class Watched(InProcessTransport):
 
     def _passes(self, i: int, update: Update) -> Update:
         log = self._log
-        if self._tamper:
-            update = self._tamper(len(log.consumed), update)
         log.consumed.append((i, update))
         log.bases.append(self._bases[i])
         assert log.worker
@@ -272,7 +270,6 @@ def run(
     clock: object = None,
     rates: np.ndarray | None = None,
     replay: ReplaySchedule | None = None,
-    tamper: Callable[[int, Update], Update] | None = None,
     rounds: Sequence[list[int]] | None = None,
     **stop: float,
 ) -> Log:
@@ -295,7 +292,7 @@ def run(
     order = list(order) if order is not None else None
     if order is not None:
         stop.setdefault("stop_updates", len(order))
-    link = Watched(Worker(algorithm, x0, dict(enumerate(objectives))), log, tamper)
+    link = Watched(Worker(algorithm, x0, dict(enumerate(objectives))), log)
     trigger = hooks.get("aggregation_trigger", algorithm.aggregation_trigger)
     schedule = replay or LiveSchedule(clock or Scripted(order or ()), trigger(), seed, **stop)  # type: ignore[arg-type]
     clients = Clients(np.array([o.samples for o in objectives]), rates, seed)

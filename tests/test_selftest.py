@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,9 +72,8 @@ def test_wrong_command_line(refused: Callable[..., str]) -> None:
 
 
 @pytest.mark.long
-def test_everything_works_here_in_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["selftest", "--folder", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+def test_everything_works_here_in_one_process(tmp_path: Path, printed: Callable[..., Any]) -> None:
+    out = printed("selftest", "--folder", tmp_path).out
     assert all(name in out for name in NAMES) and selftest.FAILED not in out
     assert not list(tmp_path.iterdir())
 

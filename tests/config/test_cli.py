@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import pytest
@@ -52,9 +54,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("line", "says"), WRONG, ids=[w[0] for w in WRONG])
-def test_wrong(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.format(job=QUICKSTART, study=STUDY).split()) == 2
-    out, err = capsys.readouterr()
+def test_wrong(line: str, says: str, printed: Callable[..., Any]) -> None:
+    out, err = printed(*line.format(job=QUICKSTART, study=STUDY).split(), code=2)
     assert not out and err.startswith("mpifl: ") and err.count("\n") == 1
     assert re.search(says, err), err
 
@@ -66,18 +67,15 @@ def but_memory(out: str) -> list[str]:
     return lines
 
 
-def test_check_prints_a_job_and_with_data_what_it_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_check_prints_a_job_and_with_data_what_it_has(printed: Callable[..., Any], tmp_path: Path) -> None:
     """What is printed is a job again; rows, clients, parts and parameters are below it. Data may be missing."""
     found = "1,497 training rows of 128 clients, from 2 (client 3) to 463 (client 127); model: 640 parameters (d)"
     for data in ([], ["--data"]):
-        assert main(["check", str(QUICKSTART), "stop.time=3", *data]) == 0
-        first = capsys.readouterr().out
+        first = printed("check", QUICKSTART, "stop.time=3", *data).out
         assert "time: 3" in first and (f"# data: {found}\n" in first) == bool(data)
         (tmp_path / "again.yaml").write_text(first)
-        assert main(["check", str(tmp_path / "again.yaml"), *data]) == 0
-        assert but_memory(capsys.readouterr().out) == but_memory(first)
-    assert main(["check", str(QUICKSTART), f"problem={{data: mnist, root: {tmp_path}, clients: 4}}", "--data"]) == 2
-    out, err = capsys.readouterr()
+        assert but_memory(printed("check", tmp_path / "again.yaml", *data).out) == but_memory(first)
+    out, err = printed("check", QUICKSTART, f"problem={{data: mnist, root: {tmp_path}, clients: 4}}", "--data", code=2)
     assert not out and err.count("\n") == 1 and str(tmp_path) in err
 
 
@@ -104,17 +102,14 @@ def test_check_prints_no_step_where_there_is_none(capsys: pytest.CaptureFixture[
     assert "--data prints it, since the number of clients is in the data" in capsys.readouterr().out
 
 
-def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
+def test_help_lists_what_there_is(printed: Callable[..., Any]) -> None:
+    out = printed("--help").out
     assert "not enough slots" in out and "mpirun --map-by :oversubscribe -n RANKS" in out
     listed = out.partition("  --version")[0].splitlines()
     assert [line.split()[0] for line in listed if line.startswith("  ")] == [*COMMANDS]
     for command in COMMANDS:
-        assert main([command, "--help"]) == 0
-        assert f"usage: mpifl {command} " in capsys.readouterr().out
-    assert main(["--version"]) == 0
-    version = capsys.readouterr().out
+        assert f"usage: mpifl {command} " in printed(command, "--help").out
+    version = printed("--version").out
     assert version.startswith(f"mpifl {__version__}; Python ") and f"HDF5 {h5py.version.hdf5_version}\n" in version
 
 
@@ -132,9 +127,8 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         ("list faults patience", "seconds of wall time"),
     ],
 )
-def test_list(line: str, holds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.split()) == 0
-    assert holds in capsys.readouterr().out
+def test_list(line: str, holds: str, printed: Callable[..., Any]) -> None:
+    assert holds in printed(*line.split()).out
 
 
 def test_list_without_a_kind_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
 
 
 @pytest.mark.parametrize(("code", "says"), WRONG.values(), ids=WRONG)
-def test_a_mistake_is_one_line(
-    own: Any, code: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main(["run", str(own(code))]) == 2
-    out, err = capsys.readouterr()
+def test_a_mistake_is_one_line(own: Any, code: str, says: str, printed: Callable[..., Any], tmp_path: Path) -> None:
+    out, err = printed("run", own(code), code=2)
     assert not out and err.count("\n") == 1 and err.startswith("mpifl: algorithm.name=own_case:Own: "), err
     assert says in err, err
     assert not (tmp_path / "o.h5").exists()

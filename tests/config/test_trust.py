@@ -84,11 +84,10 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
 @pytest.mark.parametrize("command", ["replay", "resume"])
 @pytest.mark.parametrize("key", [*KEYS.values(), "problem.entry"])
 def test_a_file_that_names_code_is_refused_before_anything_is_imported(
-    hostile: Set, command: str, key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    hostile: Set, command: str, key: str, printed: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = hostile(key, "interrupted")
-    assert main([command, str(path)]) == 2
-    line = capsys.readouterr().err
+    line = printed(command, path, code=2).err
     assert line.count("\n") == 1 and line.startswith(f"mpifl: {command}={path}: ") and "--trust" in line
     named = "subprocess:check_output" if key == "problem.entry" else "canary:Momentum"
     where = sys.modules["subprocess"].__file__ if key == "problem.entry" else tmp_path / "canary.py"
@@ -102,11 +101,10 @@ def test_a_file_that_names_code_is_refused_before_anything_is_imported(
 @pytest.mark.parametrize("words", [["--trust"], ["algorithm.name=canary:Momentum"], ["algorithm=canary:Momentum"]])
 @pytest.mark.parametrize("command", ["replay", "resume"])
 def test_code_that_is_trusted_is_named_and_run(
-    hostile: Set, command: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    hostile: Set, command: str, words: list[str], printed: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = hostile("algorithm.name", "interrupted")
-    assert main([command, str(path), *words]) == 0
-    out, err = capsys.readouterr()
+    out, err = printed(command, path, *words)
     assert err == f"mpifl: {path} names canary:Momentum (algorithm, from {tmp_path / 'canary.py'}): importing it\n"
     assert f"completed, {3 if command == 'replay' else 6} updates" in out and (tmp_path / "executed").exists()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from mpifl.rng import stream
 
-PHONES, DAYS, HOUR, DAY = 20, 7, 3600, 86400
+PHONES, DAYS, DAY = 20, 7, 86400
 
 
 def rows() -> Iterator[tuple[int, int, int]]:

@@ -67,7 +67,6 @@ def virtual(law: Delay) -> VirtualClock:
     return VirtualClock(law.contact_times(3, 0), law.split_times(3, 0))
 
 
-# -- the law -----------------------------------------------------------------------------------------------------------
 def test_times_of_a_contact() -> None:
     """work * compute_i + exchange_i, each client's times multiplied by its factor; the rate is that of work 1."""
     law = Speed(compute=[1.0, 2.0, 4.0], exchange=[0.5, 0.25, 0.125], spread=3.0)
@@ -79,14 +78,11 @@ def test_times_of_a_contact() -> None:
     assert law.has_split_times and not law.may_be_zero
 
 
-@pytest.mark.parametrize(
-    ("spread", "clients", "factors"),
-    [(1.0, 3, [1, 1, 1]), (2.0, 5, [1, 1.25, 1.5, 1.75, 2]), (0.5, 3, [1, 0.75, 0.5]), (7.0, 1, [1]), (7.0, 2, [1, 7])],
-)
-def test_spread(spread: float, clients: int, factors: list[float]) -> None:
+def test_spread() -> None:
     """Factors evenly spaced from 1, the first client's, to `spread`, the last one's; one client alone has 1."""
-    parts = Speed(compute=2.0, exchange=1.0, spread=spread).split_times(clients, 0)
-    assert [parts(i, 0, 1) for i in range(clients)] == [(2.0 * f, f) for f in factors]
+    for spread, factors in ((1.0, [1, 1, 1]), (2.0, [1, 1.25, 1.5, 1.75, 2]), (0.5, [1, 0.75, 0.5]), (7.0, [1])):
+        parts = Speed(compute=2.0, exchange=1.0, spread=spread).split_times(len(factors), 0)
+        assert [parts(i, 0, 1) for i in range(len(factors))] == [(2.0 * f, f) for f in factors]
 
 
 def test_noise_is_exponential_about_the_same_means() -> None:
@@ -137,9 +133,8 @@ def test_virtual_arrivals_with_unequal_work() -> None:
     """1, 3 and 2 units of 1 s and an exchange of 0.25 s: contacts of 1.25, 3.25 and 2.25 s."""
     algorithm = Asks()
     log = run(algorithm, CLIENTS, clock=virtual(Speed(compute=1.0, exchange=0.25)), stop_time=6.75)
-    assert [(row[0], row[1]) for row in log.updates] == [
-        (1.25, 0), (2.25, 2), (2.5, 0), (3.25, 1), (3.75, 0), (4.5, 2), (5.0, 0), (6.25, 0), (6.5, 1), (6.75, 2),
-    ]  # fmt: skip
+    times = [(1.25, 0), (2.25, 2), (2.5, 0), (3.25, 1), (3.75, 0), (4.5, 2), (5.0, 0), (6.25, 0), (6.5, 1), (6.75, 2)]
+    assert [(row[0], row[1]) for row in log.updates] == times
     assert algorithm.told == [(i, (1.0, 3.0, 2.0)[i], 0.25) for i in log.order]
     assert [row[8:10] for row in log.updates] == [pair[1:] for pair in algorithm.told], "and so in the run file"
 
@@ -188,27 +183,18 @@ def test_real_clock_with_speed() -> None:
 
 
 # -- replays -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """AsyPFL under the real clock: clients with longer exchanges are told to take more local steps."""
     path = tmp_path_factory.mktemp("speed") / "real.h5"
-    job = mpifl.load_job(
-        {
-            "name": "real", "seed": 4, "output": str(path), "stop": {"updates": 60}, "evaluate": {"updates": 10},
-            "problem": {"clients": 4, "batch_size": 8, "test_split": 0.2},
-            "algorithm": {"name": "asypfl", "local_steps": 2, "indicators": {"name": "measured", "most": 6}},
-            "clock": {"mode": "real", "delay": {"name": "fixed", "seconds": [0.004, 0.012, 0.03, 0.06]}},
-        }
-    )  # fmt: skip
+    job = {
+        "name": "real", "seed": 4, "output": str(path), "stop": {"updates": 60}, "evaluate": {"updates": 10},
+        "problem": {"clients": 4, "batch_size": 8, "test_split": 0.2},
+        "algorithm": {"name": "asypfl", "local_steps": 2, "indicators": {"name": "measured", "most": 6}},
+        "clock": {"mode": "real", "delay": {"name": "fixed", "seconds": [0.004, 0.012, 0.03, 0.06]}},
+    }  # fmt: skip
     mpifl.run(job).close()
     return path
-
-
-def repeat(path: Path, output: Path) -> Path:
-    mpifl.replay(path, output=output).close()
-    return output
 
 
 def test_a_replay_of_measured_indicators(recorded: Path, tmp_path: Path) -> None:
@@ -218,7 +204,8 @@ def test_a_replay_of_measured_indicators(recorded: Path, tmp_path: Path) -> None
         assert rows.local_steps.nunique() > 1 and (rows.compute > 0).all() and (rows.exchange > 0).all()
         assert rows.bytes_down.tolist() == [HEADER_BYTES + 4 * 640] * 60
         assert run_file.evaluations.personal_accuracy_mean.notna().all()
-    assert not differing(recorded, repeat(recorded, tmp_path / "again.h5"), but=("events",))
+    mpifl.replay(recorded, output=tmp_path / "again.h5").close()
+    assert not differing(recorded, tmp_path / "again.h5", but=("events",))
 
 
 @pytest.mark.damaged
@@ -230,7 +217,7 @@ def test_a_replay_reads_the_recorded_times(recorded: Path, tmp_path: Path) -> No
         client = file["updates/client"][()]
         file["updates/exchange"][...] = np.where(client == 0, 100.0, file["updates/exchange"][()])
     with pytest.raises(mpifl.RunFailed, match=r"updates row \d+: local_steps is \d+, the replay has \d+"):
-        repeat(path, tmp_path / "again.h5")
+        mpifl.replay(path, output=tmp_path / "again.h5").close()
     found = differing(recorded, tmp_path / "again.h5", but=("events",))
     assert {"updates/local_steps", "updates/exchange", "model/x"} <= set(found)
     assert not {"updates/time", "updates/client", "updates/compute"} & set(found)

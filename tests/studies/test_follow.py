@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,12 +50,11 @@ def test_curves_as_text() -> None:
     assert follow.curves([], 80, 5) == ["no evaluation yet"]
 
 
-def test_a_study_that_has_ended_is_shown_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_has_ended_is_shown_once(write: Write, printed: Callable[..., Any]) -> None:
     path = write("", *SMALL)
     computed(load_study(path))
     for words in ([str(path)], [str(path.parent / "out" / "small")]):
-        assert main(["show", *words, "--follow"]) == 0
-        assert capsys.readouterr().out == f"{path.parent}/out/small: 4 runs: 4 completed\n"
+        assert printed("show", *words, "--follow").out == f"{path.parent}/out/small: 4 runs: 4 completed\n"
 
 
 def test_a_terminal_is_drawn_again_until_the_sweep_has_ended(
@@ -121,13 +121,12 @@ def test_a_study_that_has_not_begun_is_waited_for(
 
 @pytest.mark.parametrize("line", WATCHED)
 def test_ctrl_c_ends_the_wait(
-    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
+    write: Write, printed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     path = write("", *SMALL)
     monkeypatch.chdir(path.parent)
     monkeypatch.setattr(time, "sleep", lambda seconds: signal.raise_signal(signal.SIGINT))
-    assert main(line.split()) == 130
-    out, err = capsys.readouterr()
+    out, err = printed(*line.split(), code=130)
     assert out == f"{path.parent}/out/small: no run has started yet, waiting\n" and not err
 
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -146,27 +147,21 @@ def test_a_sweep_that_leaves_a_run_interrupted_fails(
     assert main(["sweep", str(path), "--part", "1/2"]) == 0, "the first run is of the other part"
 
 
-def test_failed_runs_are_tried_again_and_reported(
-    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_runs_are_tried_again_and_reported(write: Write, tmp_path: Path, printed: Callable[..., Any]) -> None:
     """A step so large that every update is refused: the run fails as often as it may, the others complete."""
     path = write("", TWO, ("[10, 100]", "[10, 1.0e+45]"), ("trials: 2", "trials: 1"))
-    assert main(["sweep", str(path), "--processes", "1"]) == 3
-    out, err = capsys.readouterr()
+    out, err = printed("sweep", path, "--processes", "1", code=3)
     assert "1 of 2 runs completed, 1 failed" in out and out.count("all clients are lost") == 1
     assert "1 of 2 runs of the study failed" in err
     study = load_study(path)
     entries = list(Index(study).entries.values())
     assert [(entry.status, entry.attempts) for entry in entries] == [("completed", 0), ("failed", 2)]
     assert "refused" in entries[1].error
-    assert main(["show", str(study.folder)]) == 0
-    out = capsys.readouterr().out
+    out = printed("show", study.folder).out
     assert "2 runs: 1 completed, 1 failed" in out and "all clients are lost" in out
     assert main(["sweep", str(path), "retries=3", "--processes", "1"]) == 3
     assert [entry.attempts for entry in Index(study).entries.values()] == [0, 4]
-    capsys.readouterr()
-    assert main(["report", str(path)]) == 0
-    assert "1 of the study's 2 runs are missing here: 1 failed." in capsys.readouterr().out
+    assert "1 of the study's 2 runs are missing here: 1 failed." in printed("report", path).out
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -533,7 +528,7 @@ def test_a_value_without_reported_trials_takes_no_place() -> None:
 
 @pytest.mark.parametrize("more", ["", ", seeds: [0]"])
 def test_a_value_at_which_a_trial_that_decides_failed_is_not_selected(
-    write: Write, capsys: pytest.CaptureFixture[str], more: str
+    write: Write, printed: Callable[..., Any], more: str
 ) -> None:
     """Neither for the trials that did not fail: most may have diverged."""
     select = f"select: {{over: algorithm.step_size, rule: largest-finite{more}}}\n"
@@ -543,8 +538,7 @@ def test_a_value_at_which_a_trial_that_decides_failed_is_not_selected(
     (failed,) = (r for r in study.runs if r.labels["algorithm.step_size"] == 100 and r.seed == 1)
     failed.path.unlink()
     Index(study).finish(failed, "failed", "it diverged")
-    assert main(["report", str(path)]) == 0
-    out = capsys.readouterr().out
+    out = printed("report", path).out
     (row,) = (line.split() for line in out.splitlines() if line.startswith("AREA "))
     told = "a deciding trial failed: method AREA, algorithm.step_size 100.0"
     assert float(row[1]) == 10 and (told in out) == (not more)  # with seeds: [0] no trial that is reported is left
@@ -558,12 +552,11 @@ def test_the_rule_is_in_words() -> None:
     )
 
 
-def test_a_report_shows_what_is_selected(swept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_report_shows_what_is_selected(swept: Path, printed: Callable[..., Any], tmp_path: Path) -> None:
     last: dict[str, dict[float, tuple[float, float]]] = {"AREA": {}, "FedAvg": {}}
     for method, step, trial in ((*run.labels.values(), load_trial(run.path)) for run in load_study(swept).runs):
         last[method][step] = trial.last("validation_accuracy"), trial.last("test_accuracy")
-    assert main(["report", str(swept), "--out", str(tmp_path / "report"), "--figures", "accuracy"]) == 0
-    out = capsys.readouterr().out
+    out = printed("report", swept, "--out", tmp_path / "report", "--figures", "accuracy").out
     rows = [line.split() for line in out.splitlines() if line.startswith(("AREA ", "FedAvg "))]
     assert [row[0] for row in rows] == ["AREA", "FedAvg"]
     for row in rows:
@@ -574,48 +567,40 @@ def test_a_report_shows_what_is_selected(swept: Path, capsys: pytest.CaptureFixt
     assert "with the largest mean validation_accuracy" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_show_a_folder(swept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["show", str(swept.parent / "out")]) == 0
-    out = capsys.readouterr().out
+def test_show_a_folder(swept: Path, printed: Callable[..., Any], tmp_path: Path) -> None:
+    out = printed("show", swept.parent / "out").out
     assert out.splitlines()[-1].endswith("4 runs: 4 completed")
     assert out.splitlines()[0].split()[:3] == ["file", "method", "algorithm.step_size"]
-    assert main(["show", str(tmp_path)]) == 2
-    assert "a RUN.h5, or a folder with run files" in capsys.readouterr().err
-    assert main(["report", str(swept.parent / "out")]) == 0
-    assert capsys.readouterr().out.count("fedavg") >= 2
+    assert "a RUN.h5, or a folder with run files" in printed("show", tmp_path, code=2).err
+    assert printed("report", swept.parent / "out").out.count("fedavg") >= 2
 
 
 @pytest.mark.parametrize("item", ['{"identity": "a", "file": 3, "labels": {}, "attempts": 0, "error": ""}', "3"])
-def test_show_a_folder_with_a_damaged_index(item: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_show_a_folder_with_a_damaged_index(item: str, printed: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(f'{{"study": "s", "runs": [{item}]}}')
     (tmp_path / "bad.h5").write_bytes(b"no run")
-    assert main(["show", str(tmp_path)]) == 0
-    assert "1 runs: 1 damaged" in capsys.readouterr().out
+    assert "1 runs: 1 damaged" in printed("show", tmp_path).out
 
 
 @pytest.mark.parametrize("depth", [900, 950, 980, 990, 100_000])
 @pytest.mark.parametrize("text", ["[", '{"study": "s", "runs": ['])
-def test_an_index_that_is_nested_deeply(
-    depth: int, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_index_that_is_nested_deeply(depth: int, text: str, printed: Callable[..., Any], tmp_path: Path) -> None:
     """It is named in one line, and the run files are shown."""
     labels = '{"a": ' + "[" * depth + "]" * depth + "}"
     entry = '{"identity": "a", "file": "bad.h5", "labels": %s, "attempts": 0, "error": ""}' % labels  # noqa: UP031
     (tmp_path / INDEX).write_text("[" * depth if text == "[" else f"{text}{entry}]}}")
     (tmp_path / "bad.h5").write_bytes(b"no run")
-    assert main(["show", str(tmp_path)]) == 0
-    out, err = capsys.readouterr()
+    out, err = printed("show", tmp_path)
     assert "1 runs: 1 damaged" in out
     if depth == 100_000:
         assert err == f"mpifl: {tmp_path}/{INDEX}: left out, with the labels of the runs; it cannot be read: " + (
             "it is nested too deeply\n"
         )
-    assert main(["report", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("mpifl: run file=")
+    assert printed("report", tmp_path, code=2).err.splitlines()[-1].startswith("mpifl: run file=")
 
 
 def test_a_report_names_a_damaged_run_and_shows_the_others(
-    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    swept: Path, tmp_path: Path, printed: Callable[..., Any]
 ) -> None:
     """Whether the file is cut short, or only its configuration cannot be read."""
     shutil.copytree(swept.parent, tmp_path / "copy")
@@ -624,8 +609,7 @@ def test_a_report_names_a_damaged_run_and_shows_the_others(
     first.write_bytes(first.read_bytes()[:5000])
     with h5py.File(second, "r+", libver="latest") as file:
         file.attrs["config"] = "["
-    assert main(["report", *words]) == 0
-    out = capsys.readouterr().out
+    out = printed("report", *words).out
     assert first.name in out and second.name in out and "\nFedAvg " in out
     assert out.count("Left out: run file=") == 2 and "2 damaged" in out
 

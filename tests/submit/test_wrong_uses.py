@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,15 +168,14 @@ def test_a_study_that_is_complete(centre: Path, capsys: pytest.CaptureFixture[st
     assert "all 2 runs are completed; expected a study with runs to do" in line
 
 
-def test_more_than_there_is_to_do(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_than_there_is_to_do(centre: Path, printed: Callable[..., Any]) -> None:
     """No mistake, but said: tasks without runs, ranks without clients."""
     for line, says in (
         ("study.yaml --tasks 100", "--tasks=100: one task for each of the study's 2 runs"),
         ("study.yaml ranks=4", "3 of 8 ranks of a task will be idle: a run has 4, and one only dispatches runs"),
         ("job.yaml site.nodes=4", "24 of 32 ranks will be idle: the job has 7 clients"),
     ):
-        assert main(["submit", *line.split(), "--dry-run"]) == 0
-        assert capsys.readouterr().err == f"mpifl: {says}\n"
+        assert printed("submit", *line.split(), "--dry-run").err == f"mpifl: {says}\n"
 
 
 # -- permissions -------------------------------------------------------------------------------------------------------
