@@ -82,9 +82,3 @@ def test_a_package_inside_another_repository_is_not_of_its_commit(checkout: Path
     assert source(inside, cwd=checkout) == (UNTAGGED, "")
     (inside / "mpifl" / "BUILD").write_text(f"2.3.4\n{'a' * 40}\n")
     assert source(inside, cwd=checkout) == ("2.3.4", "a" * 40)
-
-
-def test_the_version_is_not_asked_for_where_nobody_needs_it() -> None:
-    code = "import sys, mpifl; assert 'mpifl.version' not in sys.modules; print(mpifl.__version__)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    assert out == mpifl.__version__

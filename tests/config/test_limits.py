@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,28 +40,25 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_job_is_bounded(bomb: str, tmp_path: Path, printed: Callable[..., Any]) -> None:
+def test_a_job_is_bounded(bomb: str, tmp_path: Path, refused: Callable[..., str]) -> None:
     text, says = BOMBS[bomb]
     (tmp_path / "job.yaml").write_text(f"{JOB}{text}\n")
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    err = printed("check", tmp_path / "job.yaml", code=2).err
-    assert err.count("\n") == 1 and (says in err or says.replace(" ", "\n") in err) and len(err) < 9000
+    line = refused("check", tmp_path / "job.yaml")
+    assert says in line and len(line) < 9000
     assert time.monotonic() - begin < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
-def test_a_device_is_not_read_to_its_end() -> None:
-    with pytest.raises(ConfigError, match="more than 2097152 bytes"):
-        load("/dev/zero")
-
-
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("command", ["run", "check", "sweep", "report", "submit"])
-def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path: Path, command: str, printed: Callable[..., Any]) -> None:
+def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path: Path, command: str, refused: Callable[..., str]) -> None:
+    """Nor is a device read to its end."""
     os.mkfifo(tmp_path / "job.yaml")
-    err = printed(command, tmp_path / "job.yaml", code=2).err
     says = f"={tmp_path}/job.yaml: cannot be read: nothing came from this pipe; expected a readable "
-    assert err.count("\n") == 1 and says in err
+    assert says in refused(command, tmp_path / "job.yaml")
+    with pytest.raises(ConfigError, match="more than 2097152 bytes"):
+        load("/dev/zero")
 
 
 def test_a_job_comes_through_a_pipe(tmp_path: Path) -> None:
@@ -92,14 +88,14 @@ def test_what_jobs_have_is_within_the_limits(tmp_path: Path) -> None:
 
 
 def test_no_value_of_the_environment_gets_into_a_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
     monkeypatch.setenv("MPIFL_DATA", str(tmp_path / "secret-folder"))
     path = tmp_path / "job.yaml"
     path.write_text(f"{JOB}output: {tmp_path}/a.h5\nclock: {{mode: virtual, delay: exponential}}\n")
     for text in ("${oc.env:SECRET}", "${env:SECRET}", "${SECRET}", "$SECRET", "~", "%SECRET%"):
-        assert "hunter2" not in "".join(printed("check", path, f"name={text}", code=2))
+        assert "hunter2" not in refused("check", path, f"name={text}")
     assert main(["run", str(path)]) == 0
     content = (tmp_path / "a.h5").read_bytes()
     assert b"hunter2" not in content and b"secret-folder" not in content

@@ -64,17 +64,14 @@ def test_overrides_come_in_order_replace_their_key_and_precede_interpolation(pat
     assert load(path, ["stop.updates=7", "stop.time=null"]).stop == sections.Stop(updates=7)
 
 
-def test_a_name_stands_for_a_section(path: Path) -> None:
+def test_a_name_stands_for_a_section_and_numbers_may_be_text(path: Path) -> None:
+    job = load(path, ["algorithm.step_size=2", "problem.l2='1e-3'", "stop.time=1e2"])
+    assert job.problem.l2 == 1e-3 and job.stop.time == 100.0
+    assert type(job.algorithm.step_size) is float  # type: ignore[attr-defined]
     short = load(path, ["problem.partition=dirichlet", "clock={mode: virtual, delay: exponential}"])
     long = load(path, ["problem.partition={name: dirichlet}", "clock={mode: virtual, delay: {name: exponential}}"])
     assert short == long
     assert load(path, ["algorithm.step_size=2"]) == load(path, ["algorithm={name: area, step_size: 2.0}"])
-
-
-def test_numbers(path: Path) -> None:
-    job = load(path, ["algorithm.step_size=2", "problem.l2='1e-3'", "stop.time=1e2"])
-    assert job.problem.l2 == 1e-3 and job.stop.time == 100.0
-    assert type(job.algorithm.step_size) is float  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -117,27 +114,6 @@ def test_yaml_values(text: str, value: Any) -> None:
     assert (found, type(found)) == (value, type(value))
     assert yaml_io.parse(yaml_io.dump({"key": value})) == {"key": value}
     assert yaml.safe_load(yaml_io.dump({"key": value})) == {"key": value}, "as plain PyYAML reads a run file"
-
-
-def test_the_job_file_of_the_manual(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text("""
-name: area-mnist
-seed: 0
-problem:  {data: mnist, root: null, clients: 128, partition: {name: dirichlet, alpha: 0.1},
-           model: {name: logistic, bias: false, init: {name: uniform, half_width: 0.5}},
-           l2: 1.0e-3, batch_size: 32, dtype: float32}
-algorithm: {name: area, step_size: 100, step_weights: samples, local_steps: 1, trigger: {every: 4},
-            reply: before, first_contact: zero}
-clock:    {mode: virtual, delay: {name: exponential, rate: 10, spread: 0}}
-stop:     {time: 15}
-evaluate: {every: 0.25}
-checkpoint: {every: null}
-output:   results/${name}.h5
-""")
-    job = load(path)
-    assert job.output == "results/area-mnist.h5"
-    assert again(job, tmp_path) == job
 
 
 @pytest.mark.parametrize(("key", "name"), [(KEYS[s], n) for s in FAMILIES for n in FAMILIES[s].names()])

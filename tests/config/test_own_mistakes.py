@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import mpifl
-from mpifl.cli import main
 from tests.mpi.cases import SMALL, job
 from tests.mpi.conftest import write
 
@@ -88,10 +87,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
 
 
 @pytest.mark.parametrize(("code", "says"), WRONG.values(), ids=WRONG)
-def test_a_mistake_is_one_line(own: Any, code: str, says: str, printed: Callable[..., Any], tmp_path: Path) -> None:
-    out, err = printed("run", own(code), code=2)
-    assert not out and err.count("\n") == 1 and err.startswith("mpifl: algorithm.name=own_case:Own: "), err
-    assert says in err, err
+def test_a_mistake_is_one_line(own: Any, code: str, says: str, refused: Callable[..., str], tmp_path: Path) -> None:
+    line = refused("run", own(code))
+    assert line.startswith("mpifl: algorithm.name=own_case:Own: ") and says in line
     assert not (tmp_path / "o.h5").exists()
 
 
@@ -111,26 +109,24 @@ class Mixin:
         state.value = Local().value
         return state
 """
-    run = mpifl.run(own(code))
-    assert run.status == "completed"
+    assert mpifl.run(own(code)).status == "completed"
 
 
-def test_a_missing_method_of_a_delay_model(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_method_of_a_delay_model(own: Any, refused: Callable[..., str]) -> None:
     clock = {"mode": "virtual", "delay": {"name": "own_case:Slow"}}
     file = own(f"{DATACLASS}class Own(Area): pass\n{DATACLASS}class Slow(Delay): pass\n", clock=clock)
-    assert main(["check", str(file)]) == 2
     says = "clock.delay.name=own_case:Slow: own_case.py:12, class Slow does not have the method"
-    assert says in capsys.readouterr().err
+    assert says in refused("check", file)
 
 
-def test_what_train_returns_is_an_update_with_a_number_of_steps(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_train_returns_is_an_update_with_a_number_of_steps(own: Any, printed: Callable[..., Any]) -> None:
     """Found when it happens: the client has failed, as with any error of its code."""
     code = f"{DATACLASS}class Own(Area):\n    def train(self, client, message, objective):\n        return "
-    assert main(["run", str(own(f"{code}(1, 2)\n"))]) == 3
-    assert "TypeError: own_case.py:12, Own.train returned a tuple, not an Update" in capsys.readouterr().err
+    err = printed("run", own(f"{code}(1, 2)\n"), code=3).err
+    assert "TypeError: own_case.py:12, Own.train returned a tuple, not an Update" in err
     code += "super().train(client, message, objective)._replace(local_steps="
     for steps in ("'a'", "3.25"):
-        assert main(["run", str(own(f"{code}{steps})\n")), "overwrite=true"]) == 3
-        assert f" sends local_steps={steps}, not an integer from 0 to 2^31 - 1\n" in capsys.readouterr().err
+        err = printed("run", own(f"{code}{steps})\n"), "overwrite=true", code=3).err
+        assert f" sends local_steps={steps}, not an integer from 0 to 2^31 - 1\n" in err
     run = mpifl.run(own(f"{code}3.0)\n"), overwrite=True)  # a whole number may be a float
     assert run.status == "completed" and set(run.updates.local_steps) == {3}

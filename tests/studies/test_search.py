@@ -122,7 +122,7 @@ def test_the_time_left_counts_each_stage_from_the_rung_before() -> None:
     assert time_left(stages, [(0.0, None)], 2) is None
 
 
-def test_the_time_left_of_a_search_under_way(write: Write) -> None:
+def test_the_time_left_of_a_search_that_was_ended_and_goes_on(write: Write, searched: Path) -> None:
     """Three of 8 runs have come to 1 s; 16 s are planned: 8 to 1 s, 4 from there to 2 s, 2 from there to 4 s."""
     study = load_study(write())
     assert Index(study).estimate([], 1) is None
@@ -135,6 +135,8 @@ def test_the_time_left_of_a_search_under_way(write: Write) -> None:
     entries = [replace(entry, seconds=entry.seconds and 60.0) for entry in entries_of(study.folder)]
     trials = {run.path: load_trial(run.path) for run in study.runs if run.path.exists()}
     assert "3 stopped, 5 waiting, about 13 min 0 s left" in state(study.folder, entries, trials).replace("\n", " ")
+    assert search(study).counts() == {"completed": 2, "stopped": 6}
+    assert contents(study.folder) == contents(load_study(searched).folder), "it makes the same choices"
 
 
 def losses(study: Study, method: str) -> dict[float, dict[float, float]]:
@@ -185,20 +187,6 @@ def test_a_search_that_is_done_computes_nothing_again(searched: Path, capsys: py
     assert ("selected at the edge of its grid" in out) == bool({*steps} & {grid[0], grid[-1]})
     assert main(["show", str(searched)]) == 0
     assert "8 runs: 2 completed, 6 stopped" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_a_search_that_was_ended_makes_the_same_choices(searched: Path, tmp_path: Path) -> None:
-    """Ended after each three runs, and started again: every file has the bits of a search that was not ended."""
-    study, ends = load_study(searched, [f"output={tmp_path}/ended"]), 0
-    while True:
-        try:
-            counts = search(study, 3).counts()
-            break
-        except KeyboardInterrupt:
-            ends += 1
-    assert ends == 2 * (4 + 2 + 1) // 3 and counts == {"completed": 2, "stopped": 6}
-    assert contents(study.folder) == contents(load_study(searched).folder)
 
 
 @pytest.mark.long

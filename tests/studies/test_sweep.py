@@ -201,8 +201,7 @@ def test_a_run_that_ended_before_it_began_is_run(copied: Study) -> None:
 
 def test_two_sweeps_at_once(write: Write, refused: Callable[..., str]) -> None:
     path = write("", TWO)
-    folder = load_study(path).folder
-    folder.mkdir(parents=True)
+    (folder := load_study(path).folder).mkdir(parents=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "another process is running a study now; wait until it has ended" in refused("sweep", path)
@@ -225,7 +224,6 @@ def test_parts_of_a_study_run_side_by_side(swept: Path, tmp_path: Path) -> None:
 
 
 def test_parts_of_another_number_are_refused_meanwhile(copied: Study) -> None:
-    """Part 1/2 and part 1/3 have runs in common; afterwards the study may be divided anew."""
     with (copied.folder / ".lock-1-2").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # part 1/2 is running
         with pytest.raises(ConfigError, match=r"--part=1/3: another process is running part 1/2 now; expected K/2"):
@@ -505,25 +503,20 @@ def test_a_best_evaluation_is_one_that_was_made() -> None:
         assert found.labels["step_size"] == step
 
 
-def test_methods_without_the_key_are_reported_as_they_are() -> None:
+def test_selection_without_the_key_or_reported_trials_and_with_longer_labels() -> None:
+    """Methods without the key are reported as they are; a value without reported trials takes no place; a key whose
+    last part other keys have too has a longer label."""
     without = Group({"method": "FedDR", "step_size": None}, group(1, [[2.0]]).trials)
     select = Select(over="step_size", rule="largest-finite")
     found = select_groups([group(1, [[1.0]]), group(2, [[1.0]]), without], select)
     assert [each.labels["step_size"] for each in found] == [2, None]
-
-
-def test_a_key_whose_last_part_other_keys_have_too() -> None:
-    """Its label is longer then: trigger.every, beside evaluate.every."""
+    groups = [group(1, [[1.0]]), group(2, [[2.0], [2.0]])]  # of step size 1 only seed 0 is completed
+    (one,) = select_groups(groups, Select(over="step_size", seeds=[0]))
+    assert one.labels["step_size"] == 2
     labels = [{"trigger.every": every, "evaluate.every": 1} for every in (2, 4, 3)]
     groups = [Group(each, group(1, [[1.0 / each["trigger.every"]]]).trials) for each in labels]
-    (found,) = select_groups(groups, Select(over="algorithm.trigger.every"))
-    assert found.labels["trigger.every"] == 4
-
-
-def test_a_value_without_reported_trials_takes_no_place() -> None:
-    groups = [group(1, [[1.0]]), group(2, [[2.0], [2.0]])]  # of step size 1 only seed 0 is completed
-    (found,) = select_groups(groups, Select(over="step_size", seeds=[0]))
-    assert found.labels["step_size"] == 2
+    (one,) = select_groups(groups, Select(over="algorithm.trigger.every"))
+    assert one.labels["trigger.every"] == 4
 
 
 @pytest.mark.parametrize("more", ["", ", seeds: [0]"])
@@ -575,27 +568,30 @@ def test_show_a_folder(swept: Path, printed: Callable[..., Any], tmp_path: Path)
     assert printed("report", swept.parent / "out").out.count("fedavg") >= 2
 
 
-@pytest.mark.parametrize("item", ['{"identity": "a", "file": 3, "labels": {}, "attempts": 0, "error": ""}', "3"])
-def test_show_a_folder_with_a_damaged_index(item: str, printed: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / INDEX).write_text(f'{{"study": "s", "runs": [{item}]}}')
-    (tmp_path / "bad.h5").write_bytes(b"no run")
-    assert "1 runs: 1 damaged" in printed("show", tmp_path).out
+def index_with(file: str, labels: str = "{}") -> str:
+    entry = f'{{"identity": "a", "file": {file}, "labels": {labels}, "attempts": 0, "error": ""}}'
+    return f'{{"study": "s", "runs": [{entry}]}}'
 
 
-@pytest.mark.parametrize("depth", [900, 950, 980, 990, 100_000])
-@pytest.mark.parametrize("text", ["[", '{"study": "s", "runs": ['])
-def test_an_index_that_is_nested_deeply(depth: int, text: str, printed: Callable[..., Any], tmp_path: Path) -> None:
-    """It is named in one line, and the run files are shown."""
-    labels = '{"a": ' + "[" * depth + "]" * depth + "}"
-    entry = '{"identity": "a", "file": "bad.h5", "labels": %s, "attempts": 0, "error": ""}' % labels  # noqa: UP031
-    (tmp_path / INDEX).write_text("[" * depth if text == "[" else f"{text}{entry}]}}")
+DEEP = ["[" * depth + "]" * depth for depth in (900, 950, 980, 990, 100_000)]
+INDICES = [
+    '{"study": "s", "runs": [3]}',
+    index_with("3"),
+    *DEEP,
+    *(index_with('"bad.h5"', f'{{"a": {d}}}') for d in DEEP),
+]
+
+
+@pytest.mark.parametrize("text", INDICES, ids=lambda text: f"{text[:3]}, {len(text)} characters")
+def test_show_a_folder_with_a_damaged_index(text: str, printed: Callable[..., Any], tmp_path: Path) -> None:
+    """One that is nested deeply is named in one line, and the run files are shown."""
+    (tmp_path / INDEX).write_text(text)
     (tmp_path / "bad.h5").write_bytes(b"no run")
     out, err = printed("show", tmp_path)
     assert "1 runs: 1 damaged" in out
-    if depth == 100_000:
-        assert err == f"mpifl: {tmp_path}/{INDEX}: left out, with the labels of the runs; it cannot be read: " + (
-            "it is nested too deeply\n"
-        )
+    if len(text) > 100_000:
+        left = "left out, with the labels of the runs; it cannot be read: it is nested too deeply"
+        assert err == f"mpifl: {tmp_path}/{INDEX}: {left}\n"
     assert printed("report", tmp_path, code=2).err.splitlines()[-1].startswith("mpifl: run file=")
 
 

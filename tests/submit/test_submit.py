@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from difflib import ndiff
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,19 +106,16 @@ def test_ranks_are_started_by_srun_or_in_a_container(capsys: pytest.CaptureFixtu
     assert "command=(apptainer exec --nv mpifl.sif python -m mpifl run " in text
 
 
-def test_a_job_with_groups_of_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_job_with_groups_of_ranks(printed: Callable[..., Any], refused: Callable[..., str], tmp_path: Path) -> None:
     """The ranks must form groups; what would be idle, on several nodes or share a GPU is said."""
     (tmp_path / "job.yaml").write_text(BASE)
-    words = ["job.yaml", "problem.micro_batches=6", "ranks_per_client=3", "site.nodes=2"]
-    assert main(["submit", *words, "site.ranks_per_node=4", "--dry-run"]) == 2
+    words = ["submit", "job.yaml", "problem.micro_batches=6", "ranks_per_client=3", "site.nodes=2", "--dry-run"]
     says = "the other 7 ranks cannot be divided into groups of 3; expected 1 or 7; or start 7 or 10 ranks"
-    assert says in capsys.readouterr().err
-    assert main(["submit", *words, "site.ranks_per_node=11", "site.gpus_per_node=2", "--dry-run"]) == 0
-    told = capsys.readouterr()
-    assert "ranks_per_client=3" in told.out
-    assert "3 of 22 ranks will be idle: the job has 6 clients, each of 3 ranks" in told.err
-    assert "1 of 7 groups of 3 ranks will be on several nodes" in told.err
-    assert "a node has 2 GPUs for 11 ranks" in told.err
+    assert says in refused(*words, "site.ranks_per_node=4")
+    out, err = printed(*words, "site.ranks_per_node=11", "site.gpus_per_node=2")
+    assert "ranks_per_client=3" in out
+    assert "3 of 22 ranks will be idle: the job has 6 clients, each of 3 ranks" in err
+    assert "1 of 7 groups of 3 ranks will be on several nodes" in err and "a node has 2 GPUs for 11 ranks" in err
 
 
 def test_a_script_is_submitted(
@@ -335,8 +333,7 @@ def test_an_image_may_be_one_that_setup_copies(write: Write, capsys: pytest.Capt
 def test_where_settings_are_found(tmp_path: Path) -> None:
     """The file that is named, else the project's, else the user's, else the defaults."""
     assert load_site() == (Site(), None)
-    user = tmp_path / "config" / "mpifl" / "site.yaml"
-    user.parent.mkdir(parents=True)
+    (user := tmp_path / "config" / "mpifl" / "site.yaml").parent.mkdir(parents=True)
     user.write_text("account: user")
     assert load_site() == (Site(account="user"), user)
     (tmp_path / "mpifl-site.yaml").write_text("account: project")
