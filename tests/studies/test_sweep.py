@@ -199,15 +199,6 @@ def test_a_run_that_ended_before_it_began_is_run(copied: Study) -> None:
     assert sweep(copied, 1).counts() == {"completed": 4}
 
 
-def test_two_sweeps_at_once(write: Write, refused: Callable[..., str]) -> None:
-    path = write("", TWO)
-    (folder := load_study(path).folder).mkdir(parents=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "another process is running a study now; wait until it has ended" in refused("sweep", path)
-    assert not list(folder.glob("*.h5"))
-
-
 def test_parts_of_a_study_run_side_by_side(swept: Path, tmp_path: Path) -> None:
     """Each task of a batch job runs a part; the index has the runs of all of them."""
     study = load_study(swept, [f"output={tmp_path}/parts"])
@@ -253,19 +244,18 @@ def test_an_index_that_cannot_be_written_leaves_no_temporary_file(copied: Study)
     assert not list(copied.folder.glob(".index.json*"))
 
 
-KILLED = """
+CODE = """
 import os, signal
 from dataclasses import dataclass
 from pathlib import Path
 from mpifl.algorithms.fedavg import FedAvg
 
+Path(__file__).with_suffix(".imported").touch()
+
 @dataclass(frozen=True)
-class Killed(FedAvg):
+class Mean(FedAvg):
     def init_server(self, x0, clients):
-        with Path(__file__).with_name("begun").open("a") as file:
-            file.write("x")
-        if Path(__file__).with_name("begun").stat().st_size <= 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        {line}
         return super().init_server(x0, clients)
 """
 
@@ -285,9 +275,14 @@ def own(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     sys.modules.pop("users_code", None)
 
 
+KILL = """if not (begun := Path(__file__).with_name("begun")).exists():
+            begun.touch()
+            os.kill(os.getpid(), signal.SIGKILL)"""
+
+
 def test_a_process_that_is_killed_takes_no_other_run_with_it(own: Write, caplog: pytest.LogCaptureFixture) -> None:
     """Its run is tried again, after the others; these have been computed once."""
-    index = sweep(load_study(own(KILLED, "Killed")), 2)
+    index = sweep(load_study(own(CODE.format(line=KILL), "Mean")), 2)
     assert [entry.status for entry in index.entries.values()] == ["completed"] * 3
     assert {entry.labels["method"]: entry.attempts for entry in index.entries.values()} == {"AREA": 1, "FedAvg": 0}
     assert caplog.text.count("failed: its process was killed") == 1
@@ -329,21 +324,6 @@ def test_a_damaged_run_file_is_kept_and_made_anew(copied: Study, caplog: pytest.
         assert path.with_name(f"{path.name}.damaged").read_bytes() == content
 
 
-CODE = """
-from dataclasses import dataclass
-from pathlib import Path
-from mpifl.algorithms.fedavg import FedAvg
-
-Path(__file__).with_suffix(".imported").touch()
-
-@dataclass(frozen=True)
-class Mean(FedAvg):
-    def init_server(self, x0, clients):
-        {line}
-        return super().init_server(x0, clients)
-"""
-
-
 @pytest.mark.long
 def test_code_that_only_a_run_file_names_is_not_imported(
     copied: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -377,7 +357,7 @@ def test_an_error_in_a_users_code_fails_its_run_alone(own: Write, line: str, err
     index = sweep(load_study(path), 1)
     assert index.counts() == {"failed": 1, "completed": 1}
     (failed,) = (entry for entry in index.entries.values() if entry.status == "failed")
-    assert failed.error == f"{error} (users_code.py:11, in init_server)"
+    assert failed.error == f"{error} (users_code.py:12, in init_server)"
 
 
 def _sweep(path: Path) -> subprocess.Popen[bytes]:
