@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.config import job as sections
 from mpifl.config import read, yaml_io
 from mpifl.config.job import Job
+from mpifl.config.packaged import JOBS, find_file
 from mpifl.config.read import job_from_dict, job_to_dict, load
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings
@@ -230,3 +232,21 @@ def test_a_rank_that_hosts_clients_imports_nothing_heavy(path: Path) -> None:
     loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert not {"yaml", "h5py", "pandas", "matplotlib", "sklearn", "scipy", "torch", "mpi4py"} & loaded
     assert {type(job.algorithm).__module__} >= {m for m in loaded if re.fullmatch(r"mpifl\.algorithms\.fed\w+", m)}
+
+
+def test_jobs_of_the_package_are_found_unless_there_is_one_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_file("jobs/area/mnist-virtual.yaml") == JOBS / "area" / "mnist-virtual.yaml"
+    for name in ("quickstart.yaml", "jobs", "jobs/area", "jobs/none.yaml", "jobs/../mpifl/py.typed", "/jobs/x.yaml"):
+        assert find_file(name) == Path(name)
+    assert load("jobs/quickstart.yaml").name == "quickstart"
+    assert printed("list", "jobs", "quickstart").out.startswith("jobs/quickstart.yaml  Asynchronous AREA")
+
+    (tmp_path / "jobs").mkdir()
+    text = (JOBS / "quickstart.yaml").read_text()
+    (tmp_path / "jobs" / "quickstart.yaml").write_text(f"# mine\n{text.replace('name: quickstart', 'name: mine', 1)}")
+    assert find_file("jobs/quickstart.yaml") == Path("jobs/quickstart.yaml")
+    assert load("jobs/quickstart.yaml").name == "mine"
+    assert printed("list", "jobs", "quickstart").out == "jobs/quickstart.yaml  mine\n"

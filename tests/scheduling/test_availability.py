@@ -22,8 +22,10 @@ from mpifl.scheduling.availability import (
     checked_periods,
 )
 from mpifl.scheduling.timeline import Timeline
+from mpifl.scheduling.trace_files import FOLDER, packaged_traces
 from tests.mpi.cases import AREA, SMALL, job
 from tests.mpi.conftest import write
+from tests.scheduling.phones import DAY, PHONES, text
 
 ON, OFF, WORK = 30.0, 10.0, 20.0  # s: METHODS' figures
 
@@ -164,6 +166,15 @@ def test_wrong_options_of_a_trace(tmp_path: Path) -> None:
     for name in (str(tmp_path / "absent.csv"), str(tmp_path), "/dev/zero", "", "package:absent"):
         with pytest.raises(ConfigError, match=r"^path="):
             TraceAvailability(path=name, after="off").on_periods(1, 0)
+
+
+def test_the_trace_of_phones_is_that_of_its_script() -> None:
+    """Each phone is on for between 10 % and 40 % of the week."""
+    assert packaged_traces() == ["phones"]
+    assert (FOLDER / "phones.csv").read_text(encoding="utf-8") == text()
+    model = TraceAvailability(path="package:phones", after="repeat", period=7.0 * DAY)
+    line = Timeline(model.on_periods(PHONES, 0), PHONES)
+    assert all(0.1 < line.on_seconds(i, 0, 7 * DAY) / (7 * DAY) < 0.4 for i in range(PHONES))
 
 
 # -- the rule ----------------------------------------------------------------------------------------------------------
