@@ -87,7 +87,6 @@ CAPACITY = {"computation": 1, "communication": 1}
 def test_refused(
     tmp_path: Path, devices: Any, words: str, says: str, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line and exit code 2; nothing is written or executed."""
     monkeypatch.chdir(tmp_path)
     Path("devices").write_bytes(devices if isinstance(devices, bytes) else pickle.dumps(devices))
     assert says in refused("convert-trace", "devices", "--out", "trace.csv", *words.split())

@@ -161,7 +161,6 @@ class Closing(FedAvg):
     ],
 )
 def test_code_that_closes_stdout_or_stderr_does_not_make_a_run_fail(folder: Path, close: str, where: str) -> None:
-    """The last line is printed where that is possible, and the exit code is that of the run."""
     (folder / "closing.py").write_text(CLOSING.format(close=close))
     job = {**JOB, "problem": {**JOB["problem"], "clients": 1}, "algorithm": {"name": "closing:Closing", "cohort": 1}}
     (folder / "job.yaml").write_text(json.dumps(job))

@@ -251,7 +251,6 @@ def test_the_curve_of_a_job(folder: Path) -> None:
 
 
 def test_public_names() -> None:
-    """Each is there, documented, and listed by `dir`."""
     for name in mpifl.__all__:
         assert name in dir(mpifl)
         assert name == "__version__" or getattr(mpifl, name).__doc__

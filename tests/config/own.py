@@ -22,7 +22,6 @@ class Slow(Area):
     """AREA with half the step."""
 
     factor: PositiveFloat = 0.5
-    """what the step is multiplied by"""
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,7 @@ class Blobs(Data):
     """Two clouds of points."""
 
     rows: PositiveInt = 60
-    """training rows"""
     distance: PositiveFloat = 2.0
-    """between the clouds' centres"""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         generator = np.random.default_rng(0)
@@ -46,7 +43,6 @@ class Stripes(Partition):
     """Blocks of consecutive rows."""
 
     width: PositiveInt = 2
-    """rows in a block"""
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         return np.arange(len(y)) // self.width % clients
@@ -57,7 +53,6 @@ class Scaled(Logistic):
     """Logistic regression under a name of its own."""
 
     scale: PositiveFloat = 1.0
-    """what scores are multiplied by; 1 here"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,6 @@ class Ones(Init):
     """All entries the same."""
 
     height: PositiveFloat = 0.25
-    """every entry"""
 
     def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
         return np.full(d, self.height)
@@ -76,7 +70,6 @@ class Steps(Delay):
     """Client i takes i + 1 steps of equal length."""
 
     step: PositiveFloat = 0.1
-    """seconds"""
 
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         return lambda client, round: (client + 1) * self.step
@@ -87,7 +80,6 @@ class Shifts(Availability):
     """Every client is on for the first part of each second."""
 
     share: PositiveFloat = 0.5
-    """of the second"""
 
     def on_periods(self, clients: int, seed: int) -> NextOn:
         def next_on(client: int, time: float) -> tuple[float, float]:
@@ -102,7 +94,6 @@ class Fibonacci(Trigger):
     """Aggregates at the updates 1, 2, 3, 5, 8, ..."""
 
     start: PositiveInt = 1
-    """the first of them"""
 
     def due(self, pending: int, updates: int, seed: int) -> bool:
         a, b = self.start, self.start + 1
@@ -116,7 +107,6 @@ class Hourly(Trigger):
     """Aggregates at 1, 2, 3, ... units of time."""
 
     unit: PositiveFloat = 0.5
-    """seconds"""
 
     @property
     def timed(self) -> bool:

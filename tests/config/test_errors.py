@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ stop: {updates: 20}
 """
 
 # An override of JOB, and the line that refuses it: without the override where it begins with that; "..." is for what is
-# left out, as is the end.
+# left out, as is the end. Where the override is {name: ...}, it is that of `algorithm`, as is the key in the line.
 WRONG = """\
 nam=x -> ... nearest is name
 stpo.time=3 -> stpo= ... nearest is stop
@@ -29,93 +30,81 @@ problem.name=x -> ... nearest is problem.data.name
 problem.partition.alpha=1 -> : iid has no alpha; dirichlet has it
 algorithm.cohort=4 -> : area has no cohort, as it is asynchronous
 algorithm.name=fedavg -> algorithm.trigger={'every': 2}: fedavg has no trigger, as it works in rounds
-algorithm={name: fedavg, optimizer: adm} -> algorithm.optimizer.name=adm ... did you mean adam?
-algorithm={name: fedavg, optimizer: {name: adam, beta: 1}} -> algorithm.optimizer.beta=1: adam has no beta; mome
+{name: fedavg, optimizer: adm} -> optimizer.name=adm ... did you mean adam?
+{name: fedavg, optimizer: {name: adam, beta: 1}} -> optimizer.beta=1: adam has no beta; mome
 algorithm=fedyog -> algorithm.name=fedyog ... did you mean fedyogi?
-algorithm={name: fedadam, optimizer: yogi}
-    -> algorithm.optimizer.name=yogi: fedadam stands for name: fedavg, optimizer: adam; expected adam
-algorithm={name: fadas, cohort: 3} -> algorithm.cohort=3: fedbuff has no cohort
-algorithm={name: fednova, steps: [1, 2]}
-    -> algorithm.steps=2 values: there are 4 clients; expected a number for each client
-algorithm={name: fednova, steps: [1, 1, 1, 1], local_epochs: 1}
-    -> algorithm.local_epochs=1: steps are given; expected null
-algorithm={name: fednova, solver: svrg}
-    -> algorithm.solver=svrg: a_i is the weight of gradients in plain steps; expected sgd or gd
-algorithm={name: fednova, solver: torch}
-    -> algorithm.solver=torch: a_i is the weight of gradients in plain steps, which a torch optimiser does not take; expected sgd
-algorithm={name: fednova, mu: 1, solver: {name: sgd, momentum: 0.5}} -> algorithm.mu=1 ... known for mu alone
-algorithm={name: fednova, tau_eff: 0} -> algorithm.tau_eff=0 ... mean only or a number above 0
-algorithm={name: fedadmm-wang, alpha: 1.9}
-    -> algorithm.alpha=1.9: fedadmm-wang stands for name: feddr, alpha: 1.0, init: x0; expected 1.0
-algorithm={name: proxskip, probability: 0.5, period: 2}
-    -> algorithm.period=2: communication is either random, by probability, or periodic; expected 1
-algorithm={name: proxskip, solver: {name: gd, momentum: 0.5}} -> algorithm.solver.momentum=0.5 ... plain steps
-algorithm={name: fedavg, solver: torch} -> algorithm.solver=torch ... is not a torch module
-algorithm={name: fedavg, solver: {name: torch, per: contact}} -> algorithm.solver.per=contact: there is no sch
-algorithm={name: fedavg, solver: {name: torch, optimizer: 3}} -> algorithm.solver.optimizer=3 ... or a section
-algorithm={name: fedavg, solver: {name: torch, optimizer: {lr: 1}}}
-    -> algorithm.solver.optimizer.name=???: required; expected a class of torch.optim
-algorithm={name: fedavg, solver: {name: torch, schedule: {name: StepLR, step_size: {a: 1}}}}
-    -> algorithm.solver.schedule.step_size={'a': 1} ... a number, true or false
-algorithm={name: scaffold, solver: torch}
-    -> algorithm.solver=torch: c_i of option II is the mean gradient of plain steps, which a torch optimiser does not take
-algorithm={name: proxskip, solver: torch} -> algorithm.solver=torch: the corrections are mean gradients
-algorithm={name: fedpd, gamma: 1, solver: torch} -> algorithm.solver=torch ... closed form of Oracle II
-algorithm={name: area, step_schedule: {name: strongly-convex, mu: 1, L: 2}}
-    -> algorithm.step_weights=samples: step_schedule=strongly-convex loses its rate, which is for clients with equal steps; expected one
-algorithm={name: area, step_weights: one, step_schedule: {name: convex, B: 1, radius: 1, events: 9}, solver: torch}
-    -> algorithm.solver=torch: the theorem
-algorithm={name: vrl-sgd, solver: torch} -> algorithm.solver=torch ... mean gradients of plain steps
-algorithm={name: mime, solver: torch} -> algorithm.solver=torch ... solver is always sgd in mime
-algorithm={name: proxskip, local_steps: 3} -> algorithm.local_steps=3 ... local_steps is always 1 in proxskip
-algorithm={name: fedbuff, calibrate: true, trigger: {every: 4}, aggregation: median}
-    -> algorithm.aggregation=median: a change that a robust rule leaves out would bias all later steps of calibrate; expected mean
-algorithm={name: mifa, weights: samples} -> algorithm.weights=samples ... uniform only
+{name: fedadam, optimizer: yogi} -> optimizer.name=yogi: fedadam stands for name: fedavg, optimizer: adam; expected adam
+{name: fadas, cohort: 3} -> cohort=3: fedbuff has no cohort
+{name: fednova, steps: [1, 2]} -> steps=2 values: there are 4 clients; expected a number for each client
+{name: fednova, steps: [1, 1, 1, 1], local_epochs: 1} -> local_epochs=1: steps are given; expected null
+{name: fednova, solver: svrg} -> solver=svrg: a_i is the weight of gradients in plain steps; expected sgd or gd
+{name: fednova, solver: torch}
+    -> solver=torch: a_i is the weight of gradients in plain steps, which a torch optimiser does not take; expected sgd
+{name: fednova, mu: 1, solver: {name: sgd, momentum: 0.5}} -> mu=1 ... known for mu alone
+{name: fednova, tau_eff: 0} -> tau_eff=0 ... mean only or a number above 0
+{name: fedadmm-wang, alpha: 1.9} -> alpha=1.9: fedadmm-wang stands for name: feddr, alpha: 1.0, init: x0; expected 1.0
+{name: proxskip, probability: 0.5, period: 2}
+    -> period=2: communication is either random, by probability, or periodic; expected 1
+{name: proxskip, solver: {name: gd, momentum: 0.5}} -> solver.momentum=0.5 ... plain steps
+{name: fedavg, solver: torch} -> solver=torch ... is not a torch module
+{name: fedavg, solver: {name: torch, per: contact}} -> solver.per=contact: there is no sch
+{name: fedavg, solver: {name: torch, optimizer: 3}} -> solver.optimizer=3 ... or a section
+{name: fedavg, solver: {name: torch, optimizer: {lr: 1}}}
+    -> solver.optimizer.name=???: required; expected a class of torch.optim
+{name: fedavg, solver: {name: torch, schedule: {name: StepLR, step_size: {a: 1}}}}
+    -> solver.schedule.step_size={'a': 1} ... a number, true or false
+{name: scaffold, solver: torch}
+    -> solver=torch: c_i of option II is the mean gradient of plain steps, which a torch optimiser does not take
+{name: proxskip, solver: torch} -> solver=torch: the corrections are mean gradients
+{name: fedpd, gamma: 1, solver: torch} -> solver=torch ... closed form of Oracle II
+{name: area, step_schedule: {name: strongly-convex, mu: 1, L: 2}}
+    -> step_weights=samples: step_schedule=strongly-convex loses its rate, which is for clients with equal steps; expected one
+{name: area, step_weights: one, step_schedule: {name: convex, B: 1, radius: 1, events: 9}, solver: torch}
+    -> solver=torch: the theorem
+{name: vrl-sgd, solver: torch} -> solver=torch ... mean gradients of plain steps
+{name: mime, solver: torch} -> solver=torch ... solver is always sgd in mime
+{name: proxskip, local_steps: 3} -> local_steps=3 ... local_steps is always 1 in proxskip
+{name: fedbuff, calibrate: true, trigger: {every: 4}, aggregation: median}
+    -> aggregation=median: a change that a robust rule leaves out would bias all later steps of calibrate; expected mean
+{name: mifa, weights: samples} -> weights=samples ... uniform only
 algorithm=ringmaster -> algorithm.threshold=None: required with step_rule: ringmaster; expected the delay R
-algorithm={name: async-sgd, threshold: 3} -> algorithm.threshold=3: given without step_rule: ringmaster; expected null
-algorithm={name: ringleader, reply: before} -> algorithm.reply=before ... after only
-algorithm={name: fedcompass, min_steps: 9, max_steps: 5} -> algorithm.min_steps=9: above max_steps; expected at most 5
-algorithm={name: fednova, normalise: false, tau_eff: 3}
-    -> algorithm.tau_eff=3.0: normalise: false has no such factor; expected mean
-algorithm={name: async-feddr, trigger: {every: 2}} -> algorithm.trigger={'every': 2}: async-feddr has no trig
-algorithm={name: feddr, cohort: 5} -> algorithm.cohort=5: there are 4 clients; expected at most 4
-algorithm={name: feddr, accuracy: absolute}
-    -> algorithm.solver=sgd: accuracy is given, and the error of other solvers is unknown; expected gd
-algorithm={name: feddr, regulariser: {name: box, low: 1, high: 0}} -> algorithm.regulariser.high=0 ... at least
-algorithm={name: fedsplit, alpha: 1} -> algorithm.alpha=1: no such key
-algorithm={name: inexact-dane, cohort: 2} -> algorithm.cohort=2: no such key
-algorithm={name: vrl-sgd, local_epochs: 2} -> algorithm.local_epochs=2: no such key
-algorithm={name: async-comm-sgd, gap: [1, 2]}
-    -> algorithm.gap=2 values: there are 4 clients; expected one number, or one for each client
-algorithm={name: fedamp, attention_step: 0.34, sigma: 1.0} -> algorithm.attention_step=0.34 ... at most sig
-algorithm={name: feddane, same_set: true, variant: pipelined}
-    -> algorithm.same_set=True: a pipelined round has one phase; expected false
-algorithm={name: fedpd, skip: 0.5, period: 2}
-    -> algorithm.period=2: rounds are skipped either at random, by skip, or periodically; expected 1
-algorithm={name: fedpd, refresh: 2, solver: svrg}
-    -> algorithm.refresh=2: only solver: sarah keeps a gradient estimate; expected 1, or that solver
-algorithm={name: fedpd, accuracy: 0.001, solver: sarah}
-    -> algorithm.accuracy=0.001: only solver: gd computes the full gradient; expected null, or that solver
-algorithm={name: fedpd, gamma: 0.5, step_weights: relative}
-    -> algorithm.step_weights=relative: the closed form of gamma has no such factor; expected one
-algorithm={name: fedprox, drop_percent: 0.5}
-    -> algorithm.local_epochs=None: stragglers of drop_percent run fewer epochs; expected at least 2
-algorithm={name: fedprox, drop_percent: 0.5, local_epochs: 1}
-    -> algorithm.local_epochs=1: stragglers of drop_percent run fewer epochs; expected at least 2
-algorithm={name: fedbuff, lost: drop}
-    -> algorithm.lost=drop: without calibrate the server keeps nothing of single clients; expected keep
-algorithm={name: asypfl, mode: synchronous, indicators: {name: given, values: [1, 1, 1, 1]}}
-    -> algorithm.indicators=given: pi_k balances unequal contact rates, which are equal in synchronous rounds; expected equal
-algorithm={name: asypfl, indicators: {name: given, values: [1, 2]}}
-    -> algorithm.indicators.values=[1, 2]: there are 4 clients
-algorithm={name: asypfl, indicators: equal, local_epochs: 3, step_schedule: {name: theorem-2, mu: 1, L: 2}}
-    -> algorithm.local_epochs=3: the theorems count E in local steps; expected null
-algorithm={name: asypfl, step_schedule: {name: theorem-2, mu: 1, L: 0.5}}
-    -> algorithm.step_schedule.L=0.5: below mu; expected at least 1
+{name: async-sgd, threshold: 3} -> threshold=3: given without step_rule: ringmaster; expected null
+{name: ringleader, reply: before} -> reply=before ... after only
+{name: fedcompass, min_steps: 9, max_steps: 5} -> min_steps=9: above max_steps; expected at most 5
+{name: fednova, normalise: false, tau_eff: 3} -> tau_eff=3.0: normalise: false has no such factor; expected mean
+{name: async-feddr, trigger: {every: 2}} -> trigger={'every': 2}: async-feddr has no trig
+{name: feddr, cohort: 5} -> cohort=5: there are 4 clients; expected at most 4
+{name: feddr, accuracy: absolute}
+    -> solver=sgd: accuracy is given, and the error of other solvers is unknown; expected gd
+{name: feddr, regulariser: {name: box, low: 1, high: 0}} -> regulariser.high=0 ... at least
+{name: fedsplit, alpha: 1} -> alpha=1: no such key
+{name: inexact-dane, cohort: 2} -> cohort=2: no such key
+{name: vrl-sgd, local_epochs: 2} -> local_epochs=2: no such key
+{name: async-comm-sgd, gap: [1, 2]} -> gap=2 values: there are 4 clients; expected one number, or one for each client
+{name: fedamp, attention_step: 0.34, sigma: 1.0} -> attention_step=0.34 ... at most sig
+{name: feddane, same_set: true, variant: pipelined} -> same_set=True: a pipelined round has one phase; expected false
+{name: fedpd, skip: 0.5, period: 2}
+    -> period=2: rounds are skipped either at random, by skip, or periodically; expected 1
+{name: fedpd, refresh: 2, solver: svrg}
+    -> refresh=2: only solver: sarah keeps a gradient estimate; expected 1, or that solver
+{name: fedpd, accuracy: 0.001, solver: sarah}
+    -> accuracy=0.001: only solver: gd computes the full gradient; expected null, or that solver
+{name: fedpd, gamma: 0.5, step_weights: relative}
+    -> step_weights=relative: the closed form of gamma has no such factor; expected one
+{name: fedprox, drop_percent: 0.5}
+    -> local_epochs=None: stragglers of drop_percent run fewer epochs; expected at least 2
+{name: fedprox, drop_percent: 0.5, local_epochs: 1}
+    -> local_epochs=1: stragglers of drop_percent run fewer epochs; expected at least 2
+{name: fedbuff, lost: drop} -> lost=drop: without calibrate the server keeps nothing of single clients; expected keep
+{name: asypfl, mode: synchronous, indicators: {name: given, values: [1, 1, 1, 1]}}
+    -> indicators=given: pi_k balances unequal contact rates, which are equal in synchronous rounds; expected equal
+{name: asypfl, indicators: {name: given, values: [1, 2]}} -> indicators.values=[1, 2]: there are 4 clients
+{name: asypfl, indicators: equal, local_epochs: 3, step_schedule: {name: theorem-2, mu: 1, L: 2}}
+    -> local_epochs=3: the theorems count E in local steps; expected null
+{name: asypfl, step_schedule: {name: theorem-2, mu: 1, L: 0.5}} -> step_schedule.L=0.5: below mu; expected at least 1
 algorithm.step_schedule={name: strongly-convex, mu: 2, L: 1} -> algorithm.step_schedule.L=1 ... at least 2
 algorithm.rule=replace -> : area has no rule; async-fedavg has it
-algorithm={name: asypfl, mode: synchronous, indicators: equal, cohort: 5}
-    -> algorithm.cohort=5: there are 4 clients; expected at most 4
+{name: asypfl, mode: synchronous, indicators: equal, cohort: 5} -> cohort=5: there are 4 clients; expected at most 4
 problem.model.init={name: uniform, half: 1} -> problem.model.init.half=1 ... problem.model.init.half_width
 algorithm.trigger.evry=1 -> ... nearest is algorithm.trigger.every
 algorithm=arae -> algorithm.name=arae ... did you mean area?
@@ -161,7 +150,8 @@ a..b=3 -> override=a..b=3 ... key=value
 seed=[1, -> : not valid YAML
 seed=!!python/object/apply:os.getcwd [] -> seed= ... not valid YAML
 """  # noqa: E501
-CASES = [row.split(" -> ") for row in WRONG.replace("\n    ->", " ->").splitlines()]
+ROWS = re.sub(r"^({name: .*) -> ", r"algorithm=\1 -> algorithm.", WRONG.replace("\n    ->", " ->"), flags=re.MULTILINE)
+CASES = [row.split(" -> ") for row in ROWS.splitlines()]
 
 
 def refused(path: Path, *overrides: str) -> str:

@@ -73,7 +73,6 @@ def job(section: str, options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("section", "name", "kind"), SECTIONS, ids=[f"{s}-{n}" for s, n, _ in SECTIONS])
 def test_wrong_values(section: str, name: str, kind: type) -> None:
-    """The line begins with the full key; the job is not made."""
     tried = 0
     needed = REQUIRED.get(name, {}) if section != "clock.delay" else {}
     for field in fields(kind):

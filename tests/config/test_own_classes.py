@@ -68,7 +68,6 @@ def test_a_trigger_by_its_name_alone_and_the_built_in_one_without_a_name() -> No
 
 
 def test_a_run_of_own_classes_whose_file_names_them(tmp_path: Path) -> None:
-    """Own triggers decide when the server aggregates."""
     algorithm = {"name": "area", "trigger": {"name": f"{OWN}:Hourly", "unit": 0.4}}
     timed = mpifl.run({**ALL, "algorithm": algorithm}, output=str(tmp_path / "timed.h5"))
     times = np.asarray(timed.aggregations["time"])

@@ -66,7 +66,6 @@ def test_a_stationary_start() -> None:
 
 
 def test_a_start_on() -> None:
-    """A full on period from time 0."""
     next_on = Renewal(on=ON, off=OFF, start="on", distribution="fixed").on_periods(2, 0)
     assert periods(next_on, 1, 81.0) == [(0.0, 30.0), (40.0, 70.0), (80.0, 110.0)]
     assert [next_on(0, t) for t in (29.0, 30.0, 39.9, 40.0)] == [(0.0, 30.0), *[(40.0, 70.0)] * 3]
@@ -146,7 +145,6 @@ def test_a_trace_that_repeats(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_traces(tmp_path: Path, text: str, says: str) -> None:
-    """One line with the row's number; the header is line 1."""
     if text.endswith('"2'):
         text += "\0" * 200_000 + '"'
     with pytest.raises(ConfigError, match=rf"^path=.*trace.csv: .*{says}") as error:

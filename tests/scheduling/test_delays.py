@@ -58,7 +58,6 @@ def test_exponential_times() -> None:
 
 
 def test_a_time_is_a_function_of_seed_client_and_round() -> None:
-    """The order of the calls does not matter, nor who makes them."""
     law = Exponential(rate=10.0)
     seconds = law.contact_times(4, 9)
     forward = {(i, r): seconds(i, r) for i in range(4) for r in range(200)}

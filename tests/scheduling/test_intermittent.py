@@ -243,7 +243,6 @@ def test_every_method(name: str, interrupted: str, tmp_path: Path) -> None:
 
 
 def test_methods_are_given_rates_while_on(tmp_path: Path, refused: Callable[..., str]) -> None:
-    """`rescale: rates` is refused where off periods leave none: with restart."""
     case = job({"name": "async-sgd", "rescale": "rates"}, SMALL, clock=intermittent(on=[1] * 6 + [9]))
     file = write(tmp_path, "rates", case)
     assert main(["run", "-q", str(file), f"output={tmp_path / 'a.h5'}"]) == 0

@@ -54,7 +54,6 @@ def test_ties() -> None:
 
 
 def test_due_times() -> None:
-    """Updates come in order of due time, and have that time."""
     plan = LiveSchedule(virtual(1, 2.5, 0.7), Trigger(every=2), 0, stop_time=2.5)
     updates = [e[1:] for e in events(plan) if e[0] == "update"]
     expected = sorted([(0.7 * k, 2) for k in (1, 2, 3)] + [(1.0, 0), (2.0, 0), (2.5, 1)])
@@ -112,7 +111,6 @@ def test_synchronous_rounds_last_as_long_as_their_slowest() -> None:
 
 
 def test_a_run_where_nobody_works_fails() -> None:
-    """No client at work and nothing due: RunFailed rather than a hang."""
     for clock in (VirtualClock(NoDelay().contact_times(3, 0)), RealClock(NoDelay().contact_times(3, 0))):
         clock.start()
         with pytest.raises(RunFailed):
@@ -154,7 +152,6 @@ def test_deferred_replies_by_coin_end() -> None:
 
 
 def test_virtual_time_passes(tmp_path: Path) -> None:
-    """Contacts that take no virtual time never reach a stop time: refused."""
     path = tmp_path / "job.yaml"
     path.write_text(
         "{name: a, seed: 0, problem: {clients: 3}, algorithm: area, clock: {mode: virtual}, stop: {time: 1}}"
@@ -167,7 +164,6 @@ def test_virtual_time_passes(tmp_path: Path) -> None:
 
 
 def test_updates_get_through_beside_a_short_period() -> None:
-    """Real clock, with a period shorter than an aggregation takes: updates are consumed nevertheless."""
     clock = RealClock(NoDelay().contact_times(3, 0))
     clock.start()
     run(Area(trigger=Trigger(period=1e-7)), CLIENTS, clock=clock, stop_updates=5, watch=guard(5000))  # type: ignore[arg-type]

@@ -64,14 +64,12 @@ def test_replay(reply: str, trigger: Trigger) -> None:
 @pytest.mark.parametrize("sampling", ["uniform", "samples"])
 @pytest.mark.parametrize("cohort", [None, 2, 3])
 def test_replay_of_cohorts(cohort: int | None, sampling: str) -> None:
-    """Synchronous rounds: the cohorts are drawn again, and their members answer in the recorded order."""
     algorithm = FedAvg(cohort=cohort, sampling=sampling, local_steps=2)
     check(algorithm, VirtualClock(Exponential(rate=2.0).contact_times(N, 3)), stop_time=25.0, evaluate_every=2.0)
 
 
 @pytest.mark.parametrize("trigger", [Trigger(every=3), Trigger(period=0.004), Trigger(bernoulli=0.4)], ids=str)
 def test_replay_of_real_time(trigger: Trigger) -> None:
-    """A run in real time, whose order does not follow from the seed, is repeated too."""
     clock = RealClock(Exponential(rate=800.0).contact_times(N, 3))
     clock.start()
     check(Area(step_size=0.2, trigger=trigger), clock, stop_updates=80, evaluate_every=0.01)
@@ -121,6 +119,5 @@ def test_an_evaluation_before_a_timed_aggregation() -> None:
     ],
 )
 def test_what_has_no_place(aggregations: Any, evaluations: Any, incidents: Any, what: str) -> None:
-    """A version that did not exist yet, or no longer; updates that never came."""
     with pytest.raises(RunFailed, match=f"^the recorded events contradict each other: {what} has no place among them$"):
         told(aggregations, evaluations, incidents)

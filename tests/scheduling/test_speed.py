@@ -173,7 +173,6 @@ def test_real_clock_measures() -> None:
 
 
 def test_real_clock_with_speed() -> None:
-    """Contacts last as long as the model says, and the parts are the model's."""
     algorithm, clock = Asks(), Noted(Speed(compute=0.004, exchange=0.008))
     log = run(algorithm, CLIENTS, clock=clock, stop_updates=20)
     for (i, least, most), told in zip(contacts(clock, log), algorithm.told, strict=True):

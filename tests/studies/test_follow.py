@@ -68,7 +68,6 @@ def test_a_terminal_is_drawn_again_until_the_sweep_has_ended(write: Write, monke
 
 
 def test_the_page_is_made_again_while_the_study_runs(write: Write, tmp_path: Path) -> None:
-    """It loads itself again until the study has ended."""
     study, page, lines = load_study(write("", *SMALL)), tmp_path / "page" / "report.html", list[str]()
     options = Options(formats=("html",))
     computed(study, lambda run: run.seed == 0)

@@ -214,7 +214,6 @@ def test_a_run_killed_after_its_last_evaluation_is_computed_to_its_end(
 
 @pytest.mark.long
 def test_a_search_that_is_killed_makes_the_same_choices(write: Write, tmp_path: Path) -> None:
-    """The whole process group is killed at random instants."""
     path = write(("loguniform: 4", "loguniform: 16"), more="set: {stop.time: 64, evaluate.every: 0.5}\n")
     words = [sys.executable, "-m", "mpifl", "sweep", str(path), "--processes", "2"]
     rng, study = random.Random(8), load_study(path)

@@ -131,7 +131,6 @@ def test_a_lost_index_is_made_anew(copied: Study, text: str | None) -> None:
 def test_a_sweep_that_leaves_a_run_interrupted_fails(
     write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run alone may have got a signal."""
 
     def left_interrupted(study: Study, *args: object, part: Part | None = None, **options: object) -> Index:
         index = Index(study, part)
@@ -166,7 +165,6 @@ def test_failed_runs_are_tried_again_and_reported(write: Write, tmp_path: Path, 
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_sweep_may_stop_at_a_failure(write: Write, capsys: pytest.CaptureFixture[str], retries: int) -> None:
-    """The first of four runs fails, as often as it may; no other is begun then."""
     path = write(f"retries: {retries}\n", ("[10, 100]", "[1.0e+45]"), ("[0.1, 1]", "[0.1, 0.5, 1]"), *SINGLE)
     assert main(["sweep", str(path), "--processes", "1", "--stop-on-failure"]) == 3
     index = Index(load_study(path))
@@ -281,7 +279,6 @@ KILL = """if not (begun := Path(__file__).with_name("begun")).exists():
 
 
 def test_a_process_that_is_killed_takes_no_other_run_with_it(own: Write, caplog: pytest.LogCaptureFixture) -> None:
-    """Its run is tried again, after the others; these have been computed once."""
     index = sweep(load_study(own(CODE.format(line=KILL), "Mean")), 2)
     assert [entry.status for entry in index.entries.values()] == ["completed"] * 3
     assert {entry.labels["method"]: entry.attempts for entry in index.entries.values()} == {"AREA": 1, "FedAvg": 0}
@@ -578,7 +575,6 @@ def test_show_a_folder_with_a_damaged_index(text: str, printed: Callable[..., An
 def test_a_report_names_a_damaged_run_and_shows_the_others(
     swept: Path, tmp_path: Path, printed: Callable[..., Any]
 ) -> None:
-    """Whether the file is cut short, or only its configuration cannot be read."""
     shutil.copytree(swept.parent, tmp_path / "copy")
     words = [str(tmp_path / "copy" / "study.yaml"), f"output={tmp_path}/copy/out"]
     first, second, *_ = [run.path for run in load_study(words[0], words[1:]).runs]

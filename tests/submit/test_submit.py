@@ -256,7 +256,6 @@ def assert_golden(text: str, name: str) -> None:
 
 @pytest.mark.parametrize(("kind", "like"), [("study", ""), ("ranks", "study"), ("seeds", ""), ("job", "seeds")])
 def test_the_scripts_of_each_kind(script: Script, kind: str, like: str) -> None:
-    """As a whole, or what differs from another kind's."""
     text = script("slurm", kind)
     if not like:
         return assert_golden(text, f"{kind}.sh")
@@ -284,7 +283,6 @@ def test_what_another_batch_system_has_of_its_own(script: Script, scheduler: str
     ],
 )
 def test_directives(script: Script, scheduler: str, kind: str, lines: list[str]) -> None:
-    """Those that differ between one job and an array, or between runs with ranks and without."""
     assert set(lines) <= set(script(scheduler, kind).splitlines())
 
 

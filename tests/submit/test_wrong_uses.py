@@ -169,7 +169,6 @@ def test_a_study_that_is_complete(centre: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_more_than_there_is_to_do(centre: Path, printed: Callable[..., Any]) -> None:
-    """No mistake, but said: tasks without runs, ranks without clients."""
     for line, says in (
         ("study.yaml --tasks 100", "--tasks=100: one task for each of the study's 2 runs"),
         ("study.yaml ranks=4", "3 of 8 ranks of a task will be idle: a run has 4, and one only dispatches runs"),
@@ -210,7 +209,6 @@ def nobody(centre: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     ],
 )
 def test_permissions(nobody: Callable[[], None], capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
-    """Of files and folders: where the job is submitted, and where it runs."""
     shutil.copy("job.yaml", "private.yaml")
     Path("private.yaml").chmod(0)
     Path("closed").mkdir(mode=0o555)
