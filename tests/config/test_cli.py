@@ -178,13 +178,6 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
     assert done.stdout == "0\n" and not done.stderr
 
 
-def test_a_users_algorithm_is_found_where_the_command_is_given(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from mpifl.algorithms.area import Area\nclass Own(Area):\n    pass\n")
-    command = [sys.executable, "-P", "-m", "mpifl", "check", str(QUICKSTART), "algorithm=mine:Own"]
-    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True)
-    assert "name: mine:Own" in done.stdout, done.stderr
-
-
 @pytest.mark.parametrize(
     "encoding", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}]
 )

@@ -9,17 +9,16 @@ from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 
-from mpifl.algorithms import find, names
 from mpifl.algorithms.common.local_solver import Solver
 from mpifl.algorithms.common.robust import Aggregation
 from mpifl.algorithms.common.server_optimizers import Optimizer
 from mpifl.config import read
 from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, MemoryUse, Stop
+from mpifl.config.registry import FAMILIES
 from mpifl.config.types import Bounds, hints, members
 from mpifl.errors import ConfigError
-from mpifl.problems import DATA, INITS, MODELS, PARTITIONS, ProblemConfig
-from mpifl.scheduling.availability import AVAILABILITIES
-from mpifl.scheduling.delays import DELAYS
+from mpifl.problems import ProblemConfig
+from tests.config.test_own_classes import KEYS
 
 BASE: dict[str, Any] = {
     "name": "base",
@@ -30,16 +29,10 @@ BASE: dict[str, Any] = {
 }
 # The section's place in a job, the name that chooses the class, and the class.
 SECTIONS: list[tuple[str, str, type]] = [
-    *(("algorithm", name, find(name)) for name in names()),
+    *((KEYS[key], name, family.find(name)) for key, family in FAMILIES.items() for name in family.names()),
     *(("algorithm.solver", kind().name, kind) for kind in get_args(Solver)),
     *(("algorithm.optimizer", kind().name, kind) for kind in get_args(Optimizer)),
     *(("algorithm.aggregation", kind.name, kind) for kind in get_args(Aggregation)),
-    *(("clock.availability", name, kind) for name, kind in AVAILABILITIES.items()),
-    *(("clock.delay", name, kind) for name, kind in DELAYS.items()),
-    *(("problem.data", name, kind) for name, kind in DATA.items()),
-    *(("problem.partition", name, kind) for name, kind in PARTITIONS.items()),
-    *(("problem.model", name, kind) for name, kind in MODELS.items()),
-    *(("problem.model.init", name, kind) for name, kind in INITS.items()),
     *((kind.__name__.lower(), "", kind) for kind in (Clock, Stop, Evaluate, Checkpoint, Faults)),
     ("memory", "", MemoryUse),
     ("problem", "", ProblemConfig),

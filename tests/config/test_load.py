@@ -157,9 +157,7 @@ class Inner:
     """A nested part."""
 
     low: float = 0.0
-    """the low end"""
     pair: tuple[int, int] = (1, 2)
-    """two integers"""
 
 
 class Rules(Algorithm):
@@ -173,24 +171,16 @@ class Own(Rules):
     """A user's own algorithm, with every type that a field may have."""
 
     steps: int
-    """how many"""
     rate: float = 1.0
     """how
     fast"""
     on: bool = False
-    """whether"""
     label: str | None = None
-    """what"""
     weights: float | list[float] = 1.0
-    """one or many"""
     table: list[list[float]] | None = None
-    """rows"""
     points: tuple[float, ...] = ()
-    """any number"""
     inner: Inner = field(default_factory=Inner)
-    """a part"""
     maybe: Inner | None = None
-    """perhaps a part"""
 
 
 def test_a_users_own_algorithm(path: Path, tmp_path: Path) -> None:

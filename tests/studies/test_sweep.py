@@ -260,13 +260,13 @@ class Mean(FedAvg):
 
 @pytest.fixture
 def own(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """own(text, name, *more): a study whose first method is the class `name` of a module with this text."""
+    """own(line, *changes): a study whose first method is a class of a user's own, with a line in `init_server`."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def written(text: str, name: str, *changes: tuple[str, str], more: str = "") -> Path:
-        (tmp_path / "users_code.py").write_text(text)
-        named = "{name: area, trigger: {every: 2}}", f"{{name: 'users_code:{name}', cohort: 3}}"
+    def written(line: str, *changes: tuple[str, str], more: str = "") -> Path:
+        (tmp_path / "users_code.py").write_text(CODE.format(line=line))
+        named = "{name: area, trigger: {every: 2}}", "{name: 'users_code:Mean', cohort: 3}"
         return write(more, named, ("[10, 100]", "[0.1]"), *SINGLE, *changes)
 
     yield written
@@ -279,7 +279,7 @@ KILL = """if not (begun := Path(__file__).with_name("begun")).exists():
 
 
 def test_a_process_that_is_killed_takes_no_other_run_with_it(own: Write, caplog: pytest.LogCaptureFixture) -> None:
-    index = sweep(load_study(own(CODE.format(line=KILL), "Mean")), 2)
+    index = sweep(load_study(own(KILL)), 2)
     assert [entry.status for entry in index.entries.values()] == ["completed"] * 3
     assert {entry.labels["method"]: entry.attempts for entry in index.entries.values()} == {"AREA": 1, "FedAvg": 0}
     assert caplog.text.count("failed: its process was killed") == 1
@@ -350,8 +350,7 @@ def test_code_that_only_a_run_file_names_is_not_imported(
     ("line", "error"), [("raise KeyError('x')", "KeyError: 'x'"), ("raise SystemExit(4)", "SystemExit: 4")]
 )
 def test_an_error_in_a_users_code_fails_its_run_alone(own: Write, line: str, error: str) -> None:
-    path = own(CODE.format(line=line), "Mean", ("[0.1, 1]", "[0.1]"), more="retries: 0\n")
-    index = sweep(load_study(path), 1)
+    index = sweep(load_study(own(line, ("[0.1, 1]", "[0.1]"), more="retries: 0\n")), 1)
     assert index.counts() == {"failed": 1, "completed": 1}
     (failed,) = (entry for entry in index.entries.values() if entry.status == "failed")
     assert failed.error == f"{error} (users_code.py:12, in init_server)"

@@ -254,7 +254,7 @@ def assert_golden(text: str, name: str) -> None:
     assert text == (GOLDEN / name).read_text()
 
 
-@pytest.mark.parametrize(("kind", "like"), [("study", ""), ("ranks", "study"), ("seeds", ""), ("job", "seeds")])
+@pytest.mark.parametrize(("kind", "like"), [("study", ""), ("ranks", "study"), ("seeds", "study"), ("job", "seeds")])
 def test_the_scripts_of_each_kind(script: Script, kind: str, like: str) -> None:
     text = script("slurm", kind)
     if not like:

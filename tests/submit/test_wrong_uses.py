@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-import mpifl
 from mpifl.cli import main
-from mpifl.errors import ConfigError
 from tests.studies.conftest import BASE
 
 JOB = BASE.replace("clients: 6", "clients: 7")  # seven clients and a server: the eight ranks of a site's default
@@ -103,11 +101,6 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 )
 def test_wrong_words(centre: Path, capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
     assert says in refused(capsys, *line.split())
-
-
-def test_a_seed_as_text_in_python(centre: Path) -> None:
-    with pytest.raises(ConfigError, match=r"seed='2': this is text; expected an integer from 0 to 2\*\*63 - 1"):
-        mpifl.load_job("job.yaml", seed="2")
 
 
 def test_no_sbatch(centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
