@@ -220,17 +220,11 @@ def test_own_models_are_checked() -> None:
     [
         ("never", "name=never: no such name; expected one of always, renewal, trace"),
         ("{name: always, on: 3}", "on=3: always has no on; renewal has it"),
-        (
-            "{name: renewal, on: [1, 2]}",
-            "on=2 values: there are 7 clients; expected one number, or one for each client",
-        ),
+        ("{name: renewal, on: [1, 2]}", "on=2 values: there are 7 clients; expected one number, or one for each"),
         ("{name: trace, path: x.csv}", "after=???: required; expected one of off, repeat"),
         ("{name: trace, after: off}", "path='': it is not a regular file"),
         ("{name: trace, after: off, path: 'package:x'}", "path=package:x: no such trace"),
-        (
-            "{name: renewal, cohort_from: available}",
-            "cohort_from=available: the algorithm is area, and it has no cohorts",
-        ),
+        ("{name: renewal, cohort_from: available}", "cohort_from=available: the algorithm is area, and it has no"),
     ],
 )
 def test_wrong_sections(tmp_path: Path, section: str, says: str, refused: Callable[..., str]) -> None:

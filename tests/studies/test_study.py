@@ -142,10 +142,7 @@ CHANGED = [  # what stands in place of what, and the line
 FIRST = "method AREA, algorithm.step_size 10, clock.delay.spread 0, seed 0"
 ADDED = [  # what stands below the study, and the line
     ("exclude: [{methd: AREA}]", "exclude[0].methd=AREA: no such axis; the nearest is method"),
-    (
-        "exclude: [{method: X}]",
-        '"X"}: no combination has these; expected labels of at least one combination of the axes',
-    ),
+    ("exclude: [{method: X}]", '"X"}: no combination has these; expected labels of at least one combination of the'),
     ("exclude: [3]", "exclude[0]=3: not a section; expected labels by axis: {method: AREA}"),
     ("exclude: {}", "exclude={}: not a list; expected a list of labels by axis"),
     ("exclude: [{method: AREA}, {method: FedAvg}]", "exclude=2 items: they leave no combination of the axes; expected"),
