@@ -131,6 +131,20 @@ problem={model: quadratic, validation_split: 0.2} -> problem.validation_split=0.
 evaluate={updates: 9, clients: true}
     -> evaluate.clients=True: these clients have no test rows of their own; expected false; or set problem.test_split, such as 0.2
 problem={model: quadratic, test_split: 0.2} -> problem.test_split=0.2 ... quadratic has no data
+problem={model: torch-logistic, clients: 4, torch: {device: 'cuda:x'}} -> problem.torch.device=
+problem={model: torch-logistic, clients: 4, torch: {autocast: float16}} -> problem.torch.autocast=
+problem={model: torch-logistic, clients: 4, torch: {buffers: global}} -> problem.torch.buffers=
+problem={model: torch-logistic, clients: 4, torch: {threads: 0}} -> problem.torch.threads=0
+problem={model: torch-logistic, clients: 4, torch: {batched: 'yes'}} -> problem.torch.batched=yes
+problem={model: torch-logistic, clients: 4, torch: {devise: cpu}} -> problem.torch.devise=
+problem={model: torch-logistic, clients: 4, options: {a: 1}} -> problem.options=
+problem={model: torch-logistic, clients: 4, evaluation_rows: 0} -> problem.evaluation_rows=0
+problem={model: logistic, clients: 4, torch: {}} -> problem.torch=
+problem={entry: no colon} -> problem.entry=
+problem={entry: 'a:b', data: digits} -> problem.data=
+problem={entry: 'a:b', partition: iid} -> problem.partition=
+problem={entry: 'a:b', model: cnn} -> problem.model=
+problem={entry: 'a:b', options: [1]} -> problem.options=
 clock.delay={name: fixed, seconds: [1, 1e10, 1, 1]}
     -> clock.delay.seconds[1]=10000000000.0: not valid; expected a number from 0 to 1000000000
 clock.delay={name: speed, exchange: [0.0, 1, 1, 1]} -> clock.delay.exchange[0]=0.0 ... above 0
@@ -143,6 +157,12 @@ stop={} -> stop=None ... at least one of time, updates, accuracy
 evaluate={} -> evaluate=None ... either every
 evaluate={every: 1, updates: 2} -> evaluate=every and updates ... either every
 faults.lost=forget -> ... one of freeze, rehost, stop
+output=${oc.env:HOME}.h5 -> : there is no oc.env:HOME; expected ${...} of a key of this job
+output=${output} -> : it refers to itself, by output -> output; expected another reference
+output=${stop.name}.h5 -> : there is no stop.name; expected ${...} of a key of this job
+output=${}.h5 -> : there is no key without a name; expected ${...} of a key of this job
+output=$name}${ -> : a reference that does not end; expected ${, a key and }, as in ${problem.clients}
+{name: area, local_steps: '${algorithm}'} -> local_steps=${algorithm}: it refers to itself, by algorithm.local_steps ->
 output=results/x.csv -> ... .h5
 seed.low=3 -> : seed is not a section
 =3 -> override==3 ... key=value
@@ -150,8 +170,8 @@ a..b=3 -> override=a..b=3 ... key=value
 seed=[1, -> : not valid YAML
 seed=!!python/object/apply:os.getcwd [] -> seed= ... not valid YAML
 """  # noqa: E501
-ROWS = re.sub(r"^({name: .*) -> ", r"algorithm=\1 -> algorithm.", WRONG.replace("\n    ->", " ->"), flags=re.MULTILINE)
-CASES = [row.split(" -> ") for row in ROWS.splitlines()]
+ROWS = re.sub(r"^({name: .*?) -> ", r"algorithm=\1 -> algorithm.", WRONG.replace("\n    ->", " ->"), flags=re.MULTILINE)
+CASES = [row.split(" -> ", 1) for row in ROWS.splitlines()]
 
 
 def refused(path: Path, *overrides: str) -> str:

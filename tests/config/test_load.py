@@ -76,24 +76,6 @@ def test_a_name_stands_for_a_section_and_numbers_may_be_text(path: Path) -> None
     assert load(path, ["algorithm.step_size=2"]) == load(path, ["algorithm={name: area, step_size: 2.0}"])
 
 
-@pytest.mark.parametrize(
-    ("output", "says"),
-    [
-        ("${oc.env:HOME}.h5", "there is no oc.env:HOME; expected ${...} of a key of this job"),
-        ("${output}", "it refers to itself, by output -> output; expected another reference"),
-        ("${stop.name}.h5", "there is no stop.name; expected ${...} of a key of this job"),
-        ("${}.h5", "there is no key without a name; expected ${...} of a key of this job"),
-        ("$name}${", "a reference that does not end; expected ${, a key and }, as in ${problem.clients}"),
-    ],
-)
-def test_a_wrong_reference(path: Path, output: str, says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(path, [f"output={output}"])
-    assert str(caught.value) == f"output={output}: {says}"
-    with pytest.raises(ConfigError, match=r"^algorithm.local_steps=.*: it refers to itself, by algorithm.local_steps"):
-        load(path, ["algorithm={name: area, local_steps: '${algorithm}'}"])
-
-
 def test_a_reference_takes_nested_keys_sections_and_items_of_lists(path: Path) -> None:
     job = load(path, ["output=far/${algorithm.name}.h5", "algorithm={name: area, local_steps: '${seed}'}"])
     assert job.output == "far/area.h5" and job.algorithm.local_steps == 3  # type: ignore[attr-defined]
@@ -240,3 +222,38 @@ def test_jobs_of_the_package_are_found_unless_there_is_one_here(
     assert find_file("jobs/quickstart.yaml") == Path("jobs/quickstart.yaml")
     assert load("jobs/quickstart.yaml").name == "mine"
     assert printed("list", "jobs", "quickstart").out == "jobs/quickstart.yaml  mine\n"
+
+
+# -- problem.torch -----------------------------------------------------------------------------------------------------
+def torch_job(clock: str = "virtual", **problem: Any) -> dict[str, Any]:
+    given = {"model": "torch-logistic", "clients": 4, **problem}
+    delay = {"name": "exponential", "rate": 1}
+    return {
+        "name": "a", "seed": 0, "problem": given, "algorithm": {"name": "fedavg"}, "stop": {"updates": 4},
+        "output": "a.h5", "clock": {"mode": clock, "delay": delay},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"clock": "virtual"}, (False, True, 1)),
+        ({"clock": "real"}, (True, False, None)),
+        ({"clock": "virtual", "torch": {"batched": True, "threads": 3}}, (True, True, 3)),
+        ({"clock": "real", "torch": {"batched": False, "deterministic": True}}, (False, True, None)),
+    ],
+)
+def test_null_is_what_the_clock_needs(given: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    section = read.job_from_dict(torch_job(**given)).problem.torch
+    assert section and (section.batched, section.deterministic, section.threads) == expected
+
+
+def test_a_replay_computes_one_by_one_with_the_threads_of_the_run(tmp_path: Any) -> None:
+    recorded = read.job_to_dict(read.job_from_dict(torch_job(clock="real")))
+    again = read.replayed(recorded, tmp_path / "b.h5", [], threads=5).problem.torch
+    assert again and (again.batched, again.deterministic, again.threads) == (False, True, 5)
+    recorded["problem"]["torch"]["threads"] = 2
+    again = read.replayed(recorded, tmp_path / "b.h5", [], threads=5).problem.torch
+    assert again and again.threads == 2
+    numpy = read.job_to_dict(read.job_from_dict(torch_job(model="logistic")))
+    assert read.replayed(numpy, tmp_path / "b.h5", []).problem.torch is None

@@ -34,12 +34,12 @@ from mpifl.algorithms.area import Area
 Path(__file__).with_name("executed").touch()
 class Momentum(Area): pass
 """
-Set = Callable[[str, str], Path]
+Set = Callable[[str], Path]
 
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
-    """A run file, completed or interrupted with a checkpoint, whose configuration names a module of the folder."""
+    """An interrupted run with a checkpoint, the configuration of whose file names a module of the folder."""
     (tmp_path / "canary.py").write_text(CANARY)
     monkeypatch.chdir(tmp_path)
     before, appended = [*sys.path], RunWriter.append
@@ -50,7 +50,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
         if writer.counts()["updates"] == 3 and isinstance(row, UpdateRow):
             signal.raise_signal(signal.SIGTERM)
 
-    def make(key: str, status: str) -> Path:
+    def make(key: str) -> Path:
         path = tmp_path / "run.h5"
         *sections, last = key.split(".")
 
@@ -66,14 +66,10 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
             node[last] = "subprocess:check_output" if last == "entry" else "canary:Momentum"
             return yaml.safe_dump(config)
 
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(provenance, "to_yaml", named)
-            if status == "completed":
-                mpifl.run(BENIGN, output=str(path)).close()
-                return path
             patch.setattr(RunWriter, "append", append)
-            with pytest.raises(KeyboardInterrupt):
-                mpifl.run(BENIGN, output=str(path)).close()
+            mpifl.run(BENIGN, output=str(path)).close()
         return path
 
     yield make
@@ -86,7 +82,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
 def test_a_file_that_names_code_is_refused_before_anything_is_imported(
     hostile: Set, command: str, key: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    path = hostile(key, "interrupted")
+    path = hostile(key)
     line = refused(command, path)
     assert line.startswith(f"mpifl: {command}={path}: ") and "--trust" in line
     if key == "problem.entry":
@@ -104,7 +100,7 @@ def test_a_file_that_names_code_is_refused_before_anything_is_imported(
 def test_code_that_is_trusted_is_named_and_run(
     hostile: Set, command: str, words: list[str], printed: Callable[..., Any], tmp_path: Path
 ) -> None:
-    path = hostile("algorithm.name", "interrupted")
+    path = hostile("algorithm.name")
     out, err = printed(command, path, *words)
     assert err == f"mpifl: {path} names canary:Momentum (algorithm, from {tmp_path / 'canary.py'}): importing it\n"
     assert f"completed, {3 if command == 'replay' else 6} updates" in out and (tmp_path / "executed").exists()
@@ -123,20 +119,20 @@ def test_code_that_is_trusted_is_named_and_run(
 def test_naming_other_code_trusts_nothing(
     hostile: Set, command: str, word: str, says: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    hostile("algorithm.name", "interrupted")
+    hostile("algorithm.name")
     assert refused(command, "run.h5", word).startswith(f"mpifl: {word}: {says}")
     assert not (tmp_path / "executed").exists()
 
 
 def test_in_python_trust_is_an_argument(hostile: Set, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    path = hostile("algorithm.name", "interrupted")
+    path = hostile("algorithm.name")
     assert len(mpifl.replay(path, trust=True).updates) == 3
     assert mpifl.resume(path, trust=True).status == "completed"
 
 
 def test_reading_a_file_imports_nothing(hostile: Set, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = hostile("algorithm.name", "completed")
+    path = hostile("algorithm.name")
     assert main(["show", str(path)]) == main(["report", str(path)]) == 0
     assert mpifl.open_run(path).config["algorithm"]["name"] == "canary:Momentum"
     assert "canary" not in sys.modules and not (tmp_path / "executed").exists()
