@@ -66,7 +66,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("submit job.yaml site.container=none.sif", "site.container=none.sif: no such image"),
         ("submit job.yaml --time 90", "site.time=90: not a duration; expected [days-]hours:minutes:seconds, as in"),
         ("submit job.yaml --time 1:30", "site.time=1:30: not a duration"),
-        ("submit job.yaml --time 0:01:00", "site.warning=120: the time limit is 60 s; expected less"),
+        ("submit job.yaml --time 0:02:00", "site.warning=120: the time limit is 120 s; expected less"),
         ("submit job.yaml site.options=[--ntasks=16]", "--ntasks=16: mpifl submit sets it itself; expected"),
         ("submit job.yaml site.options=[--array=0-19]", "--array=0-19: mpifl submit sets it itself; expected another"),
         ("submit job.yaml site.options=[mem=4G]", "site.options=mem=4G: it does not begin with -"),
