@@ -57,14 +57,17 @@ def test_a_study_that_has_ended_is_shown_once(write: Write, printed: Callable[..
         assert printed("show", *words, "--follow").out == f"{path.parent}/out/small: 4 runs: 4 completed\n"
 
 
-def test_a_terminal_is_drawn_again_until_the_sweep_has_ended(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, screens = load_study(write("", *SMALL)), list[str]()
+def test_a_terminal_is_drawn_again_until_the_sweep_has_ended(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = load_study(write("", *SMALL))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     sweeping = threading.Thread(target=computed, args=(study,))
     sweeping.start()
-    follow.follow(study.folder, screens.append, 0.05)
+    follow.follow(study.folder, print, 0.05)
     sweeping.join()
-    assert len(screens) > 1 and screens[0].startswith(follow.CLEAR) and "4 completed" in screens[-1]
+    screens = capsys.readouterr().out.split(follow.CLEAR)[1:]
+    assert len(screens) > 1 and "4 completed" in screens[-1]
 
 
 def test_the_page_is_made_again_while_the_study_runs(write: Write, tmp_path: Path) -> None:
