@@ -104,7 +104,8 @@ def test_a_rank_that_never_answers_or_dies(
     assert not rows.text.str.startswith("to rank 2").any(), rows.text.tolist()
     with open_run(path) as run_:
         assert {1, 4} <= set(run_.updates.client[rows.updates.max() :])
-    assert gap_at_checkpoint(path) < 1e-12
+    if tolerant:
+        assert gap_at_checkpoint(path) < 1e-12
 
 
 def test_a_run_file_that_vanishes(start: Start, tmp_path: Path) -> None:

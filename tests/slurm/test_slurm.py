@@ -158,6 +158,7 @@ def test_mistake_that_shows_on_the_nodes_ends_the_job_with_exit_code_2(slurm: di
 # -- a run that does not end in one go ---------------------------------------------------------------------------------
 SLOW = """
 import os, time
+from dataclasses import dataclass
 from mpifl.algorithms.area import Area
 
 @dataclass(frozen=True)
