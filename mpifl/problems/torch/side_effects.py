@@ -216,7 +216,7 @@ def _value(value: Any, depth: int = 0) -> Any:
         return kind, sorted(map(repr, value))
     if hasattr(value, "__dict__"):
         return kind, _value(vars(value), depth + 1)
-    return kind, re.sub(r"0x[0-9a-f]+", "", repr(value))  # a copy is at another address
+    return kind, re.sub(r"0x[0-9a-fA-F]+", "", repr(value))  # a copy is at another address
 
 
 def _checksum(value: Tensor) -> int:

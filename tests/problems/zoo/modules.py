@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -226,9 +227,10 @@ def scripted() -> Any:
 
 
 @right(top)
-def unused_parameters() -> Any:
-    module = Applied(lambda m, x: m.net(x), net=net(), unused=nn.Linear(2, 2), nothing=nn.Parameter(torch.empty(0, 3)))
-    return scored(module)
+def unused_parts() -> Any:
+    """Parameters, and a generator whose copies differ only in the address that they print."""
+    unused = {"other": nn.Linear(2, 2), "nothing": nn.Parameter(torch.empty(0, 3)), "draw": np.random.RandomState(0)}
+    return scored(Applied(lambda m, x: m.net(x), net=net(), **unused))
 
 
 @right(top)
