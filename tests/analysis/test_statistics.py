@@ -171,6 +171,7 @@ def test_demsar_s_table_of_critical_values(methods: int, q: float) -> None:
 def test_a_method_without_a_score_is_the_worst() -> None:
     scores = pd.DataFrame({"a": [0.9, 0.8], "b": [nan, 0.9], "c": [0.5, 0.1]})
     assert rank_test(scores, large=True).ranks.to_dict() == {"a": 1.5, "b": 2.0, "c": 2.5}
+    assert rank_test(scores).ranks.to_dict() == {"c": 1.0, "a": 2.0, "b": 3.0}
     equal = rank_test(pd.DataFrame(np.ones((3, 3)), columns=list("abc")))
     assert (equal.statistic, equal.p) == (0.0, 1.0) and equal.ranks.tolist() == [2, 2, 2]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,10 +37,34 @@ clock:     {mode: virtual, delay: {name: speed, compute: 1, exchange: 1, spread:
 stop:      {time: 20}
 evaluate:  {every: 0.4}
 """
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "arena.md"
-GUIDE = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-"""The method of the guide's readers."""
-MINE = re.sub("^ARENA = .*$", 'ARENA = {"space": {"local_steps": [1, 2]}, "knows": []}', GUIDE, flags=re.MULTILINE)
+MINE = """\
+from dataclasses import dataclass, field
+
+from mpifl.algorithms import LocalTraining, Message, State, Trigger, Update
+
+ARENA = {"space": {"local_steps": [1, 2]}}
+
+
+@dataclass(frozen=True)
+class Mine(LocalTraining):
+    trigger: Trigger = field(default_factory=lambda: Trigger(every=1))
+
+    def init_server(self, x0, clients):
+        return State(x=x0.copy())
+
+    def message(self, server, i):
+        return Message((server.x,))
+
+    def receive(self, server, i, update, staleness):
+        server.x = server.x + 0.5 * (update.vectors[0] - server.x)
+
+    def aggregate(self, server):
+        pass
+
+    def train(self, client, message, objective):
+        y, steps, _ = self.solve(objective, message.vectors[0], message.round)
+        return Update((y,), steps)
+"""
 
 
 @pytest.fixture(scope="module")

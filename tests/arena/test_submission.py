@@ -16,7 +16,7 @@ from mpifl.tools.arena.audit import check_source
 from mpifl.tools.arena.command import arena
 from mpifl.tools.arena.submission import verify_submission, verify_table
 from mpifl.tools.arena.table import Row, parse_table, read_table, write_table
-from tests.arena.conftest import GUIDE, MINE
+from tests.arena.conftest import MINE
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_an_edited_table_is_refused(submission: Path, tmp_path: Path, cheat: str
 def test_another_suite_or_source_is_refused(submission: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="suite=arena-0: the submission is for another suite; expected arena-1"):
         verify_submission(changed(submission, tmp_path, suite="arena-0"), trust=True)
-    copy = changed(submission, tmp_path, source=MINE.replace("count += 1", "count += 2"))
+    copy = changed(submission, tmp_path, source=MINE.replace("0.5 *", "0.6 *"))
     with pytest.raises(Contradiction, match="when computed here"):
         verify_submission(copy, trust=True, whole=True, processes=1)
 
@@ -214,9 +214,11 @@ def test_a_method_that_could_see_more_than_its_messages_is_refused(what: str) ->
 
 
 def test_what_a_method_may_do() -> None:
-    check_source(GUIDE)
-    told = MINE.replace('"knows": []', '"knows": ["the rates of the clients"]')
+    check_source(MINE)
+    told = MINE.replace("ARENA = {", 'ARENA = {"knows": ["the rates of the clients"], ')
     check_source(told.replace("return State(x", "return State(rates=clients.rates, x"))
+    page = Path(__file__).parents[2] / "docs" / "guides" / "arena.md"
+    check_source(page.read_text().split("```python\n")[1].split("```")[0])
 
 
 def test_a_source_that_would_be_refused_is_named_before_the_runs_and_after_them(
@@ -267,6 +269,7 @@ def test_updates_that_depend_on_the_horizon_or_on_evaluations_are_found(
 ) -> None:
     """A method that finds the job of its run among the objects of the process, if its source had not been refused."""
     monkeypatch.setattr("mpifl.tools.arena.submission.check_source", lambda source: None)
+    step = "self.peek() * (update.vectors[0] - server.x)"
     peek = f"""
     def peek(self):
         import gc
@@ -274,7 +277,7 @@ def test_updates_that_depend_on_the_horizon_or_on_evaluations_are_found(
         jobs = [each for each in gc.get_objects() if type(each).__name__ == "Job" and each.algorithm is self]
         return min(1.0, 0.02 * jobs[0].{line})
 """
-    text = MINE.replace("server.sum / server.count", "self.peek() * server.sum / server.count") + peek
+    text = MINE.replace("0.5 * (update.vectors[0] - server.x)", step) + peek
     (tmp_path / "peeks.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
