@@ -91,14 +91,6 @@ def optimum(objectives: Sequence[Quadratic], weights: Iterable[float] | None = N
     return np.linalg.solve(lhs, sum(p * o.matrix @ o.c for p, o in zip(w, objectives, strict=True)))  # type: ignore[arg-type]
 
 
-def drift_point(objectives: Sequence[Quadratic], step: float, count: int) -> np.ndarray:
-    """x = mean_i G_i^count(x), the fixed point of FedAvg with uniform weights."""
-    eye = np.eye(objectives[0].c.size)
-    powers = [np.linalg.matrix_power(eye - step * o.matrix, count) for o in objectives]
-    right = np.mean([(eye - p) @ o.c for p, o in zip(powers, objectives, strict=True)], axis=0)
-    return np.linalg.solve(eye - np.mean(powers, axis=0), right)
-
-
 # -- orders of arrival -------------------------------------------------------------------------------------------------
 @dataclass
 class Scripted:
