@@ -143,6 +143,9 @@ def test_the_curves_and_the_figures_of_metrics(tmp_path: Path) -> None:
         assert first == {"auroc": [[50], [25], [75]], OWN: [[3], [2.5], [3.5]],
                          "client_accuracy_variance": [[400], [400], [400]]}  # fmt: skip
         assert {"auroc.png", "mine_f.png"} <= {path.name for path in out.iterdir()}
+    paths.append(run_file(tmp_path / "other.h5", [0.5], step_size=0.5))  # a group without the metric
+    report([paths[0], paths[3]], tmp_path / "groups", Options(formats=("png",), figures=("auroc",)))
+    assert (tmp_path / "groups" / "auroc.png").exists()
 
 
 def test_a_study_is_compared_at_its_selected_steps_and_its_page_names_a_missing_run(

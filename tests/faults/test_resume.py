@@ -162,7 +162,7 @@ def test_real_clock(seed: int, tmp_path: Path, counted: Counted) -> None:
         with open_run(path) as run:
             assert run.status == "completed"
             assert 2.5 < run.updates.time.iloc[-1] < 4.0
-            assert run.updates.time.diff().max() < 0.5, "the time from the kill to the resume does not count"
+            assert run.updates.time.diff().max() < 1.5, "the time from the kill to the resume does not count"
             due = np.floor(run.evaluations.time / 0.5)[:-1]  # the last is that of the run's end
             assert (due.diff()[1:] >= 1).all(), "each evaluation once"
             if clock is not REAL:

@@ -1,9 +1,13 @@
-"""The item `theory`: slopes of power laws, settings that follow from theorems, and a mistake that changes a verdict."""
+"""The item `theory`: slopes of power laws, settings that follow from theorems, and mistakes that change verdicts."""
 
 from __future__ import annotations
 
+import inspect
+import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from math import ceil, isinf, isnan, sqrt
 from pathlib import Path
 from typing import Any
@@ -208,13 +212,74 @@ def claims(item: Item) -> list[list[str]]:
     return [row for row in judge_claims(item.page, [], groups) if row[-1] != "not run"]
 
 
+def mutate(monkeypatch: pytest.MonkeyPatch, where: str, old: str, new: str) -> None:
+    """Replaces a piece of the source of a method "module:Class.method", which occurs in it once."""
+    module_name, _, path = where.partition(":")
+    owner, method = path.split(".")
+    module = import_module(f"mpifl.algorithms.{module_name}")
+    source = textwrap.dedent(inspect.getsource(getattr(getattr(module, owner), method)))
+    assert source.count(old) == 1, (where, old)
+    found: dict[str, Callable] = {}
+    exec(source.replace(old, new).removeprefix("@property\n"), vars(module).copy(), found)
+    changed = property(found[method]) if source.startswith("@property") else found[method]
+    monkeypatch.setattr(getattr(module, owner), method, changed)
+
+
+MISTAKES = {  # item, the combination, overrides of the study; the method, what is replaced, by what
+    "AREA without 1/n": (
+        "area-convex", "600", (), "area:Area.aggregate",
+        "mean_step(server.x, server.u, server.n)", "server.x + server.u"),
+    "AREA, increment with the wrong sign": (
+        "area-convex", "600", (), "area:Area.train", "x - client.y", "client.y - x"),
+    "AREA, memory one contact late": (
+        "area-strongly-convex", "no noise, M = 1", ("set.stop.updates=20000",), "area:Area.train",
+        "m, client.y = x - client.y, x", "m, client.y = x - client.y, x_s"),
+    "AREA, its count stops": (
+        "area-strongly-convex", "no noise, M = 1", ("set.stop.updates=20000",), "area:Area.message",
+        "server.k * server.b + 1", "1"),
+    "AsyPFL, tau of the server": (
+        "asypfl", "E = 1", ("set.stop.updates=5000",), "asypfl:AsyPFL.train",
+        "client.steps + taken if self.step_schedule.by_steps else message.version", "message.version"),
+    "FedPD, dual with the wrong sign": (
+        "fedpd-divergence", "FedPD, eta = 0.1", (), "fedpd:FedPD.train",
+        "client.lam + (client.x - x_0) / eta", "client.lam - (client.x - x_0) / eta"),
+    "FedPD, mean of x_i": (
+        "fedpd-divergence", "FedPD, eta = 0.1", (), "fedpd:FedPD.train", "client.x + eta * client.lam", "client.x"),
+    "FedDR without 1/n": (
+        "feddr-potential", "alpha 1, eta L 1/3", (), "common.splitting:DouglasRachford.init_server",
+        "np.full(clients.n, 1 / clients.n)", "np.full(clients.n, 1.0)"),
+    "FedDR, correction with the wrong sign": (
+        "feddr-potential", "alpha 1, eta L 1/3", (), "common.splitting:DouglasRachford.train",
+        "self.alpha * (xbar - client.x)", "self.alpha * (client.x - xbar)"),
+    "FedDR, no reflection": (
+        "feddr-potential", "alpha 1, eta L 1/3", (), "common.splitting:DouglasRachford.train", "2 * x - y", "x"),
+    "FedDANE, correction with the wrong sign": (
+        "feddane", "convex, B = 2", (), "feddane:FedDANE.train", "vectors[-1] - last", "-vectors[-1] - last"),
+    "Ringmaster, step with the wrong sign": (
+        "ringmaster", "0.2", (), "async_sgd:AsyncSgd.aggregate", "server.x - server.step", "server.x + server.step"),
+    "Ringmaster, fresh gradients discarded": (
+        "ringmaster", "0.2", (), "async_sgd:AsyncSgd.receive",
+        "staleness < (self.threshold", "staleness > (self.threshold"),
+    "Ringleader, step with the wrong sign": (
+        "ringleader", "0.4", (), "ringleader:Ringleader.aggregate",
+        "server.x - (", "server.x + ("),
+    "MIFA, step without its factor": (
+        "mifa", "two of four clients a round", ("set.stop.updates=6000",), "mifa:Mifa.aggregate",
+        "self.factor(server) / server.n", "1 / server.n"),
+    "ACE, step with the wrong sign": (
+        "ace", "", (), "ace:Ace.aggregate", "server.x - u", "server.x + u"),
+}  # fmt: skip
+
+
 @pytest.mark.long
-def test_a_mistake_in_a_rule_changes_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AREA's server step without 1/n: of claims that three seeds do not refute, one that holds no longer does."""
-    trials = "trials.seeds=3" if item("area-convex").study.options.trials.vary else "trials=3"
-    right = verdicts("area-convex", tmp_path / "right", trials, only="600")
-    monkeypatch.setattr("mpifl.algorithms.area.mean_step", lambda x, u, n: x + u)
-    wrong = verdicts("area-convex", tmp_path / "wrong", trials, only="600")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_rule_changes_a_verdict(mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With three seeds: a claim that holds no longer does, or one that they leave open fails."""
+    name, only, overrides, where, old, new = MISTAKES[mistake]
+    trials = "trials.seeds=3" if item(name).study.options.trials.vary else "trials=3"
+    right = verdicts(name, tmp_path / "right", trials, *overrides, only=only)
+    mutate(monkeypatch, where, old, new)
+    wrong = verdicts(name, tmp_path / "wrong", trials, *overrides, only=only)
     assert "does not hold" not in right
     assert wrong == ["failed"] or any(
         now == "does not hold" or (before == "holds" != now) for before, now in zip(right, wrong, strict=True)
