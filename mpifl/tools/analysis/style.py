@@ -168,7 +168,7 @@ def _name_ends(figure: Figure, ax: Axes, names: Sequence[str]) -> bool:
 
     lines = {str(line.get_label()): line for line in ax.get_lines()}
     letters = 0.3 * figure.get_figwidth() / 0.06  # how many have room beside the panel
-    if max(map(len, names)) > letters or not all(name in lines and len(lines[name].get_xdata()) for name in names):
+    if max(map(len, names)) > letters or not all(name in lines and np.size(lines[name].get_xdata()) for name in names):
         return False
     figure.draw_without_rendering()
     points = np.array([np.column_stack(lines[name].get_data())[-1] for name in names], float)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from mpifl.tools.studies.sweep import final_line, sweep_selected
 log = logging.getLogger(__package__)
 
 OUT = Path("results/arena")
-NAMED = 3  # scenarios in the name of a file
+NAMED = 3  # most scenarios that the name of a file lists: it may have 255 bytes
 
 
 def arena(
@@ -50,7 +51,7 @@ def arena(
     if refused:
         log.warning("%s", refused)
     rows: list[Row] = []
-    named = only if len(only) <= NAMED else [f"{len(chosen)}-scenarios"]
+    named = only if len(only) <= NAMED else [f"{len(only)}-scenarios-{zlib.crc32(','.join(only).encode()):08x}"]
     name = "-".join([suite.name, tier, *([re.sub(r"\W+", "-", own)] if own else []), *named])
     folder = out / (name if own else suite.name)
     studies = {key: scenario_study(suite, each, mine or suite.methods, folder) for key, each in chosen.items()}
