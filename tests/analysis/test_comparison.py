@@ -17,7 +17,9 @@ from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.comparison import CompareOptions, Comparison, compare_files, compare_groups, write_comparison
 from mpifl.tools.analysis.report import report
 from mpifl.tools.analysis.tables import Table
-from mpifl.tools.analysis.trials import Group
+from mpifl.tools.analysis.trials import Group, load_trial
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.study import load_study
 from tests.analysis.test_analysis import run_file
 from tests.analysis.test_tables import trial
 
@@ -261,3 +263,37 @@ def test_a_selected_value_at_the_edge_of_its_grid_is_said() -> None:
     assert caution.endswith("may lie: A, step 100 (step: the largest).")
     grid = [Group({"method": "A", "step": step}, [trial([0.1])]) for step in (False, True, None)]
     assert not cautions([grid[1]], candidates=grid, tuned=["step"])  # no numbers, and so no edge
+
+
+JOB = """
+name: base
+problem: {data: digits, clients: 3, model: logistic}
+algorithm: fedavg
+clock: {mode: virtual, delay: {name: exponential, rate: 10}}
+stop: {updates: 12}
+evaluate: {updates: 6}
+"""
+
+
+@pytest.mark.long
+def test_two_names_for_one_method_are_told_apart_as_often_as_the_level_says(tmp_path: Path) -> None:
+    """200 null studies: ten runs of one method under each of two names, drawn from 60 with seeds of their own."""
+    (tmp_path / "base.yaml").write_text(JOB)
+    study = tmp_path / "study.yaml"
+    study.write_text("name: same\njob: base.yaml\naxes: {algorithm.step_size: [0.1]}\ntrials: 60\n")
+    assert main(["sweep", str(study), f"output={tmp_path / 'results'}"]) == 0
+    index = Index(loaded := load_study(study, [f"output={tmp_path / 'results'}"]))
+    pool = [load_trial(run.path) for run in loaded.runs if index.entries[run.identity].status == "completed"]
+    assert len(pool) == 60
+    rejected = 0
+    for k in range(200):
+        drawn = [pool[j] for j in np.random.default_rng(k).permutation(60)[:20]]
+        groups = [
+            Group(
+                {"method": name}, [replace(trial, seed=seed) for seed, trial in enumerate(drawn[10 * m : 10 * m + 10])]
+            )
+            for m, name in enumerate("AB")
+        ]
+        found = compare_groups(groups, CompareOptions("A", metric="train_loss")).rows
+        rejected += found[1].verdict != "not distinguishable"
+    assert 0.03 <= rejected / 200 <= 0.07

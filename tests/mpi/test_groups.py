@@ -118,6 +118,17 @@ def test_the_bits_do_not_depend_on_the_ranks_of_a_client(
 
 
 @pytest.mark.long
+def test_a_plain_sum_has_other_bits(run: Start, folder: Path, tmp_path: Path) -> None:
+    """What the test above notices: each rank adds its gradients in order, and MPI_Allreduce the ranks' sums."""
+    alone = run_all(folder / "tree", 0, {"large": LARGE_MODEL}, DEADLINE)
+    file = write(tmp_path, "large", LARGE_MODEL)
+    run(5, "-m", "tests.mpi.plain_sum", file, "output=plain.h5", "ranks_per_client=4", code=0)
+    run(5, *MPIFL, "run", file, "output=ours.h5", "ranks_per_client=4", code=0)
+    assert not differing(alone / "large.h5", tmp_path / "ours.h5")
+    assert "model/x" in differing(alone / "large.h5", tmp_path / "plain.h5")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("saved", "real"), [(NUMPY["scaffold"], LARGE_MODEL), (LARGE_PARTS, LARGE_PARTS)], ids=["whole", "sharded"]
 )

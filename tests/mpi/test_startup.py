@@ -131,6 +131,39 @@ def test_settings_are_made_for_the_run_alone(
     assert done.err.count("OMPI_MCA_btl_sm_eager_limit=33792 is set") == int(tune)  # rank 0 logs it
 
 
+NUMPY = """
+import inspect, json, os
+from dataclasses import dataclass
+import numpy as np
+from mpifl.algorithms.area import Area
+
+@dataclass(frozen=True)
+class Looking(Area):
+    def train(self, client, message, objective):
+        documented = sum(bool(getattr(np, name).__doc__) for name in dir(np) if callable(getattr(np, name)))
+        found = [np.__version__, np.__file__, documented, np.array.__doc__]
+        for each in (np.array, np.zeros, np.linalg.norm, np.random.default_rng):
+            try:
+                found.append(str(inspect.signature(each)))
+            except ValueError as error:
+                found.append(str(error))
+        with open(f"client-{os.getpid()}.json", "w") as file:
+            json.dump(found, file)
+        return super().train(client, message, objective)
+"""
+
+
+def test_a_method_sees_the_same_numpy_in_one_process_and_under_mpi(run: Start, tmp_path: Path) -> None:
+    """Docstrings and signatures included."""
+    (tmp_path / "looking.py").write_text(NUMPY)
+    path = str(write(tmp_path, "small", config() | {"algorithm": {"name": "looking:Looking", "step_size": 0.1}}))
+    for ranks in (1, 3):
+        done = run(ranks, "-m", "mpifl", "run", path, f"output={ranks}.h5")
+        assert done.code == 0, str(done)
+    found = [file.read_text() for file in tmp_path.glob("client*.json")]
+    assert len(found) == 3 and len(set(found)) == 1  # one process, and two ranks with clients
+
+
 @pytest.mark.parametrize("given", [None, long("self,sm")])
 def test_components_that_open_mpi_opens(
     given: str | None, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
