@@ -40,14 +40,8 @@ from mpifl.rng import stream
 log = logging.getLogger(__package__)
 
 MEANS = ("train_loss", "test_loss", "test_accuracy")  # what `evaluate` may return, and `rows`: of the test rows
-OPTIONS = (
-    "batch_size",
-    "drop_last",
-    "l2",
-    "test_split",
-    "validation_split",
-    "evaluation_rows",
-)  # of the other problems only
+# Options of the other problems, which clients with custom training loops refuse.
+OPTIONS = ("batch_size", "drop_last", "l2", "test_split", "validation_split", "evaluation_rows")
 HOOKS = ("gradient", "adds_term", "sharded")  # what all clients may offer
 LONG = 10.0  # s, the longest contact that is tried twice
 QUIET = 10.0  # s, the longest time without a line while something is tried

@@ -28,16 +28,16 @@ def processes(count: int) -> Iterator[Executor]:
     """
     executor = _Processes(count)
     try:
-        try:
-            yield executor
-        except BaseException:
-            _send(signal.SIGTERM)
-            raise
-        finally:
-            executor.shutdown()
+        yield executor
     except BaseException:
-        _send(signal.SIGKILL)
+        _send(signal.SIGTERM)
         raise
+    finally:
+        try:
+            executor.shutdown()
+        except BaseException:
+            _send(signal.SIGKILL)
+            raise
 
 
 def _send(number: signal.Signals) -> None:
