@@ -25,7 +25,7 @@ from mpifl.tools.arena.statistics import ranks  # noqa: E402 - of this checkout
 from mpifl.tools.arena.suite import TIERS, load_suite, stored_table  # noqa: E402 - of this checkout
 from mpifl.tools.arena.table import read_table, stored_rows, write_table  # noqa: E402 - of this checkout
 
-TIER = "quick"  # of the paper
+TIER = "quick"  # the tier of arena.md and of the paper
 
 
 def main(docs: Path = DOCS) -> None:
