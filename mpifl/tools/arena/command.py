@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import zlib
@@ -76,14 +77,17 @@ def arena(
 
 
 def _suite_rows(suite: Suite, tier: str, chosen: Mapping[str, Scenario], out: Path) -> list[Row]:
-    """The results of the suite's methods: those of the package, else those of tables in `out`. Raises ConfigError."""
-    rows = stored_rows(tier, chosen)
-    for path in sorted(out.glob(f"{suite.name}-*.csv")):
-        missing = chosen.keys() - {row.scenario for row in rows}
-        rows += [row for row in read_table(path) if row.scenario in missing and row.method in suite.methods]
-    have = {row.scenario for row in rows}
-    if lacking := [name for name in chosen if name not in have]:
-        wrong = f"{lacking[0]} has no stored results of the suite's methods, and {out} has none either"
+    """The results of the suite's methods: those of the package, else those of tables in `out` that have all of a
+    scenario. Raises ConfigError."""
+    found: dict[str, list[Row]] = {}
+    for table in (stored_rows(tier, chosen), *map(read_table, sorted(out.glob(f"{suite.name}-*.csv")))):
+        for name in chosen.keys() - found.keys():
+            rows = [row for row in table if row.scenario == name and row.method in suite.methods]
+            reported = {(row.method, row.seed) for row in rows if row.role == "reporting"}
+            if reported == set(itertools.product(suite.methods, suite.reporting_seeds)):
+                found[name] = rows
+    if lacking := [name for name in chosen if name not in found]:
+        wrong = f"{lacking[0]} has no stored results of the suite's methods, and {out} has not all of them either"
         remedy = f"name other scenarios, or run mpifl arena --tier {tier} --scenario {','.join(lacking)} first"
         raise ConfigError("--tier", tier, wrong, remedy=remedy)
-    return rows
+    return [row for name in chosen for row in found[name]]
