@@ -184,7 +184,7 @@ def test_freeze(seed: int, tmp_path: Path, rehosted: Counted) -> None:
     file = write(tmp_path, "q", quadratic("freeze", seed=seed))
     with rehosted("freeze") as told:  # they die before anything has converged, so that it matters
         plan = [(draw.uniform(0, 0.3), rank) for rank in draw.sample(range(1, RANKS), deaths)]
-        _, done = run_and_kill(tmp_path, RANKS, file, path, plan)  # one client alone takes 40 s
+        killed, done = run_and_kill(tmp_path, RANKS, file, path, plan)  # one client alone takes 40 s
         spy = replayed(path)
         assert not differing(path, tmp_path / "q-replay.h5", but=("events",))
         with open_run(path) as run:
@@ -192,5 +192,6 @@ def test_freeze(seed: int, tmp_path: Path, rehosted: Counted) -> None:
             assert len(lost) >= deaths, str(done)
             limit = biased(np.array([spy.consumed[i] for i in lost]), lost)
             assert np.abs(run.model - limit).max() < CLOSE
-            assert np.abs(limit - OPTIMUM).max() > 100 * CLOSE, "no bias to be told from the optimum"
-        told[0] = "at the stated biased point"
+            early = min(killed.values()) < run.attrs["began"] + 0.5  # or this process was not given the core in time
+            assert np.abs(limit - OPTIMUM).max() > 100 * CLOSE or not early, "no bias to be told from the optimum"
+        told[0] = "at the stated biased point" if early else "at the stated point"
