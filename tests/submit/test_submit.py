@@ -230,14 +230,17 @@ def test_the_memory_of_a_job_that_does_not_ask_for_any(
 
 
 WARNED = "#!/bin/bash\ntrap '' USR1\nkill -USR1 $PPID\nsleep 0.3\nexit 143\n"  # a run that the time limit ends
+KILLED = "#!/bin/bash\nsleep 0.3\nkill -USR1 $PPID\nsleep 2\n"  # before it has set its signal handlers
 
 
-@pytest.mark.parametrize(("restarts", "requeued"), [(0, True), (2, True), (3, False)])
+@pytest.mark.parametrize(
+    ("python", "restarts", "requeued"), [(WARNED, 0, True), (WARNED, 2, True), (WARNED, 3, False), (KILLED, 0, True)]
+)
 def test_a_task_is_requeued_as_often_as_the_site_says(
     notes: Notes, tmp_path: Path, tools: Callable[..., Path], capsys: pytest.CaptureFixture[str],
-    restarts: int, requeued: bool,
+    python: str, restarts: int, requeued: bool,
 ) -> None:  # fmt: skip
-    folder = tools(scontrol=f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n', python=WARNED)
+    folder = tools(scontrol=f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n', python=python)
     notes(f"python: {folder}/python, requeues: 3", "study.yaml")
     script = "\n".join(dry(capsys, "study.yaml"))
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}

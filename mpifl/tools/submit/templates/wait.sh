@@ -10,6 +10,7 @@ while kill -0 "$$run" 2> /dev/null; do wait "$$run" || true; done
 code=0
 wait "$$run" || code=$$?
 if preempted; then code=143; fi  # preemption also ends mpirun's daemons, after which mpirun returns 0
+if [ $$code = 138 ]; then code=143; fi  # USR1 came while Python started or ended, when it has no signal handlers
 if [ $$code = 143 ] && { [ $$warned = yes ] || preempted; }; then
     if [ "$$restarts" -lt ${requeues} ]; then
         requeue
