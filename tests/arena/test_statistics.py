@@ -11,6 +11,7 @@ import pytest
 from mpifl.config.packaged import JOBS
 from mpifl.tools.arena import statistics
 from mpifl.tools.arena.claims import Claim, judge, load_claims
+from mpifl.tools.arena.held_out import beside_others
 from mpifl.tools.arena.page import claim_rows, collect, count_verdicts, unchanged, use_when
 from mpifl.tools.arena.suite import load_suite, read_method
 from mpifl.tools.arena.table import Row
@@ -40,6 +41,20 @@ def test_a_clear_order_is_stable_and_noise_is_not() -> None:
     assert abs(statistics.tau_of_halves(noise)) < 0.5
     turned = np.concatenate([order[:3], -order[:1]])  # in the last scenario the order is reversed
     assert statistics.tau_without(turned, ["a", "a", "a", "b"]) == pytest.approx({"a": -1, "b": 1})
+
+
+def test_what_was_held_out_is_beside_the_range_of_the_others() -> None:
+    """Five scenarios that rank five methods alike, but for the last; it and the middle method were held out."""
+    loss = np.arange(5.0)[None, :, None] + np.zeros((5, 5, 10))
+    loss[4] = -loss[4]
+    names = [f"s{k}" for k in range(5)], [f"m{k}" for k in range(5)]
+    said, tables = beside_others(["s4", "m2"], *names, loss, np.ones(loss.shape))
+    whole = "100.00 (100.00 to 100.00)"
+    assert tables["scenarios"] == [["s4", "-1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)", "0.00 (0.00 to 0.00)", whole]]
+    # the ranks of the others over the scenarios: 1 1 1 1 5 has the standard deviation 1.6, 2 2 2 2 4 has 0.8
+    assert tables["methods"] == [["m2", "0.00 (0.80 to 1.60)", "0.00 (0.00 to 0.00)", "0.00 (0.00 to 0.00)", whole]]
+    assert said.startswith("s4, m2 were not run") and "Of 8 measures 6 are within" in said
+    assert beside_others(["s4", "m2", "s5"], *names, loss, loss) == ("", {})
 
 
 def test_the_best_method_of_a_scenario_and_who_cannot_be_told_from_it() -> None:

@@ -16,7 +16,7 @@ from mpifl.text import format_count
 from mpifl.tools.analysis.figures import profile_figure, ranks_figure
 from mpifl.tools.analysis.ranking import RankTest, performance_profile, rank_test
 from mpifl.tools.analysis.significance import Interval, mean_difference
-from mpifl.tools.arena import statistics
+from mpifl.tools.arena import held_out, statistics
 from mpifl.tools.arena.claims import Test, judge, load_claims
 from mpifl.tools.arena.interactive import write_interactive
 from mpifl.tools.arena.suite import Method, Scenario, Suite
@@ -111,6 +111,12 @@ def write_page(
         parts += [f"## All scenarios\n\n{_table(*overall(results))}",
                   f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
                   f"## How stable is the ranking?\n\n{stability(results)}"]  # fmt: skip
+        said_of_held_out, kinds = held_out.beside_others(
+            suite.held_out, list(scenarios), names, results.loss, results.time
+        )
+        if said_of_held_out:
+            parts += ["## What was held out", said_of_held_out]
+            parts += [_table(rows, [kind, *held_out.TITLES[kind]]) for kind, rows in kinds.items()]
     parts.append(f"## Which method in which setting\n\n{USE}\n{_table(*use_when(results))}")
     tests = list(judge(rows, load_claims()))
     if any(test.scenario for test in tests):

@@ -80,6 +80,8 @@ class Suite(Config):
     """the range of `step_size`, the same for all methods"""
     scenarios: Any
     """scenarios by name"""
+    held_out: list[str] = field(default_factory=list)
+    """scenarios and methods that were not run while the suite was chosen"""
     methods: Any = field(default_factory=dict)
     """methods by name"""
 
