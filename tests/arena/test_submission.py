@@ -203,6 +203,25 @@ SOURCES = {
     "the rates, undeclared": (source("clients.rates", "init_server"), "does not declare that it knows the rates"),
     "random numbers that do not repeat": (source("import numpy as np; np.random.normal()"), "uses random"),
     "code before the runs": (source("while True: pass", "module"), "is not an import, a definition or a constant"),
+    "the interpreter, through typing": (source("from typing import sys"), "imports sys of typing"),
+    "annotations evaluated": (source("from typing import get_type_hints"), "imports get_type_hints of typing"),
+    "an annotation that is evaluated": (source("seen: 'print(1)' = 0", "class"), "has an annotation as text"),
+    "a module of the option types": (source("from mpifl.config.types import dataclasses"), "imports dataclasses of"),
+    "a module inside numpy": (source("import numpy as np; np.ma.extras"), "uses ma"),
+    "a module inside numpy.linalg": (source("import numpy as np; np.linalg.linalg.functools"), "uses functools"),
+    "a private module of numpy": (source("import numpy as np; np._core", "module"), "uses _core"),
+    "settings of numpy that all share": (source("import numpy as np; np.setbufsize(16)"), "uses setbufsize"),
+    "frames of the callers": (source("g = (g.gi_frame for _ in (1,))"), "uses gi_frame"),
+    "the globals, through a format": (source("'{0.__globals__}'.format(self.solve)"), "uses format"),
+    "the globals, through a pattern": (MINE + "\n\ndef f(x):\n    match x:\n        case int(real=y):\n"
+                                       "            return y\n", "uses match"),
+    "what an objective hides": (source("objective._rows", "train"), "uses _rows"),
+    "an attribute of the class, in a class method": (source("cls.seen = 1"), "changes an object that clients share"),
+    "another name for the class": (source("me = Mine; me.seen = objective", "train"), "uses Mine as a value"),
+    "a class that can be changed": (MINE.replace("@dataclass(frozen=True)", "@dataclass"), "is no frozen dataclass"),
+    "a class without a decorator": (MINE.replace("@dataclass(frozen=True)", ""), "is no frozen dataclass"),
+    "a decorator of a class": (MINE.replace("@dataclass(frozen=True)", "@print\n@dataclass(frozen=True)"), "class dec"),
+    "a decorator of a function": (source("@print\n    def f(self): return 1", "class"), "has a decorator other than"),
 }  # fmt: skip
 
 
@@ -215,6 +234,9 @@ def test_a_method_that_could_see_more_than_its_messages_is_refused(what: str) ->
 
 def test_what_a_method_may_do() -> None:
     check_source(MINE)
+    check_source(source("def __post_init__(self) -> None:\n        super().__post_init__()\n        self._checked()\n"
+                        "    def _checked(self, how: Literal['a', 'b'] = 'a') -> None: ...", "class")
+                 .replace("from mpifl", "from typing import Literal\nfrom mpifl", 1))  # fmt: skip
     told = MINE.replace("ARENA = {", 'ARENA = {"knows": ["the rates of the clients"], ')
     check_source(told.replace("return State(x", "return State(rates=clients.rates, x"))
     page = Path(__file__).parents[2] / "docs" / "guides" / "arena.md"

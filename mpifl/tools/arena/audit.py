@@ -2,26 +2,35 @@
 
 The source is parsed and not run. A method computes from its arguments, keeps its state in `State` objects alone, and
 imports nothing but the interface of algorithms and numerical functions. So it cannot reach the clock's draws, the data
-of other clients or the evaluations.
+of other clients or the evaluations by any way that is known here. This is a review, and no sandbox.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from collections.abc import Iterator
 
 from mpifl.errors import ConfigError
 
 MODULES = {"math", "numpy"}  # may be imported as a whole
-NAMES = {"__future__": {"annotations"}, "dataclasses": {"dataclass", "field", "replace"}, "typing": None,
-         "collections.abc": None}  # modules of which these names may be imported; None: all  # fmt: skip
-OWN = ("mpifl.algorithms", "mpifl.config.types", "mpifl.objective", "typing")  # what these define may be imported
+NAMES = {"__future__": {"annotations"}, "dataclasses": {"dataclass", "field", "replace"}, "collections.abc": None,
+         "typing": {"Annotated", "Any", "Callable", "ClassVar", "Final", "Iterator", "Literal", "Mapping", "NamedTuple",
+                    "Optional", "Sequence", "Union", "cast"}}  # these names of them, too; None: all  # fmt: skip
+OWN = ("mpifl.algorithms", "mpifl.config.types", "mpifl.objective")  # what these define may be imported
 FORBIDDEN = {"open", "eval", "exec", "compile", "globals", "locals", "vars", "getattr", "setattr", "delattr", "input",
              "breakpoint", "memoryview", "object", "type"}  # fmt: skip
 CHANGEABLE = {"list", "dict", "set", "bytearray", "np", "numpy", "State"}  # makers of what clients could share
-NUMPY = {"random", "load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt", "fromfile",
-         "tofile", "memmap", "lib", "core", "testing", "ctypeslib", "f2py", "dump", "dumps"}  # fmt: skip
+HIDDEN = {
+    *(sys.stdlib_module_names - {"array", "copy", "numbers", "select", "time", "trace"}),  # modules that a module has
+    "random", "load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt", "fromregex", "fromfile",
+    "tofile", "memmap", "DataSource", "dump", "dumps", "lib", "core", "testing", "ctypeslib", "f2py", "ma", "rec",
+    "char", "strings", "polynomial", "emath", "dtypes", "exceptions", "matrixlib", "seterr", "seterrcall",
+    "setbufsize", "set_printoptions",  # of NumPy: files, random numbers, settings, and what imports other modules
+    "gi_frame", "gi_yieldfrom", "cr_frame", "cr_await", "ag_frame", "ag_await", "tb_frame", "tb_next", "f_back",
+    "f_globals", "f_locals", "f_builtins", "format", "format_map",  # frames; text that has attributes of objects
+}  # fmt: skip
 TOLD = {"rates": "the rates of the clients", "needs_timings": "the times of contacts"}  # attributes, what they tell
 
 
@@ -59,6 +68,7 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[tuple[int, str]]:
     """The lines that are not allowed, each with the reason."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    defined = {each.name for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef)}
     for body in [tree.body, *(each.body for each in classes)]:
         for statement in body:
             if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_constant(statement):
@@ -77,15 +87,21 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
         elif isinstance(node, ast.Name) and (node.id in FORBIDDEN or node.id.startswith("__")):
             yield line, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
-            if node.attr.startswith("__") and node.attr != "__post_init__":
+            if node.attr == "__post_init__":
+                continue
+            if node.attr.startswith("__"):
                 yield line, f"uses {node.attr}"
-            elif node.attr in NUMPY:
+            elif node.attr in HIDDEN or (node.attr.startswith("_") and not _is_own(node.value, defined)):
                 yield line, f"uses {node.attr}, which may read or write outside its arguments"
             elif node.attr in TOLD and TOLD[node.attr] not in knows:
                 yield line, f"uses {node.attr} and does not declare that it knows {TOLD[node.attr]}"
-            elif isinstance(node.ctx, ast.Store) and _base(node) in {"self", *outer}:
+            elif isinstance(node.ctx, ast.Store) and _base(node) in {"self", "cls", *outer}:
                 yield line, "changes an object that clients share"
+        elif isinstance(node, ast.Match):
+            yield line, "uses match, whose patterns read attributes"
         elif isinstance(node, ast.ClassDef):
+            if not any(map(_freezes, [*node.decorator_list, *node.bases])):
+                yield line, "is no frozen dataclass"
             for each in node.decorator_list:
                 if _base(each.func if isinstance(each, ast.Call) else each) != "dataclass":
                     yield line, "has a class decorator other than dataclass"
@@ -98,6 +114,47 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
             for each in getattr(node, "decorator_list", []):
                 if not (isinstance(each, ast.Name) and each.id in ("property", "staticmethod", "classmethod")):
                     yield line, "has a decorator other than property, staticmethod or classmethod"
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if annotation and any(_is_text(each) for each in _parts(annotation)):
+                yield line, "has an annotation as text, which is evaluated"
+        yield from ((line, f"uses {name} as a value") for name in _values(node) if name in defined)
+
+
+def _freezes(node: ast.expr) -> bool:
+    """Whether a class with this decorator or base has instances that cannot be changed."""
+    if isinstance(node, ast.Call):
+        constants = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
+        return _base(node.func) == "dataclass" and constants.get("frozen") is True
+    return _base(node) == "NamedTuple"
+
+
+def _parts(annotation: ast.expr) -> Iterator[ast.expr]:
+    """The expressions of an annotation, without what is in Literal[...]."""
+    if isinstance(annotation, ast.Subscript) and _base(annotation.value) == "Literal":
+        return
+    yield annotation
+    for child in ast.iter_child_nodes(annotation):
+        if isinstance(child, ast.expr):
+            yield from _parts(child)
+
+
+def _is_own(node: ast.expr, defined: set[str]) -> bool:
+    """Whether this is the method itself, or a class or function of the source."""
+    return isinstance(node, ast.Name) and node.id in {"self", "cls", *defined}
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _values(node: ast.AST) -> Iterator[str]:
+    """The names that a node uses for anything but a call, an attribute, a base class or an annotation."""
+    if isinstance(node, ast.Attribute | ast.ClassDef | ast.arg):
+        return
+    for key, value in ast.iter_fields(node):
+        if key not in ("func", "annotation", "returns"):
+            values = value if isinstance(value, list) else [value]
+            yield from (each.id for each in values if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
 
 
 def _refused_names(node: ast.ImportFrom) -> Iterator[str]:
@@ -109,7 +166,10 @@ def _refused_names(node: ast.ImportFrom) -> Iterator[str]:
                 continue
         elif not node.level and f"{module}.".startswith(tuple(f"{own}." for own in OWN)) and alias.name != "*":
             found = vars(importlib.import_module(module)).get(alias.name)
-            if module == "mpifl.config.types" or str(getattr(found, "__module__", "")).startswith(OWN):
+            if module == "mpifl.config.types":
+                if alias.name == "Bounds" or hasattr(found, "__metadata__"):  # Annotated[...]
+                    continue
+            elif str(getattr(found, "__module__", "")).startswith((*OWN, "typing")):
                 continue
         yield alias.name
 
