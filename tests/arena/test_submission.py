@@ -215,6 +215,7 @@ SOURCES = {
     "the globals, through a format": (source("'{0.__globals__}'.format(self.solve)"), "uses format"),
     "the globals, through a pattern": (MINE + "\n\ndef f(x):\n    match x:\n        case int(real=y):\n"
                                        "            return y\n", "uses match"),
+    "writing into a message": (source("message.vectors[0].flags.writeable = True", "train"), "uses flags"),
     "what an objective hides": (source("objective._rows", "train"), "uses _rows"),
     "an attribute of the class, in a class method": (source("cls.seen = 1"), "changes an object that clients share"),
     "another name for the class": (source("me = Mine; me.seen = objective", "train"), "uses Mine as a value"),

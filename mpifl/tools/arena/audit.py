@@ -30,6 +30,7 @@ HIDDEN = {
     "setbufsize", "set_printoptions",  # of NumPy: files, random numbers, settings, and what imports other modules
     "gi_frame", "gi_yieldfrom", "cr_frame", "cr_await", "ag_frame", "ag_await", "tb_frame", "tb_next", "f_back",
     "f_globals", "f_locals", "f_builtins", "format", "format_map",  # frames; text that has attributes of objects
+    "base", "flags", "setflags",  # of an array: the memory that it is a part of, and whether it may be written
 }  # fmt: skip
 TOLD = {"rates": "the rates of the clients", "needs_timings": "the times of contacts"}  # attributes, what they tell
 
