@@ -186,6 +186,8 @@ def source(statement: str, where: str = "receive") -> str:
 SOURCES = {
     "the clock's future, by its random stream": (source("from mpifl.rng import stream"), "imports stream of mpifl.rng"),
     "the same by way of a module": (source("from mpifl.algorithms.participation import stream"), "imports stream"),
+    "a module that does not exist": (source("from mpifl.algorithms.none import stream"), "imports stream"),
+    "code that is nested deeply": (source("1" + " ** 1" * 20_000), "cannot be parsed|uses"),
     "a module that the interface uses": (source("from mpifl.algorithms import importlib"), "imports importlib"),
     "objects of the server, from the garbage collector": (source("import gc"), "imports gc"),
     "a file": (source("open('results/x.h5')"), "uses open"),

@@ -11,6 +11,7 @@ import ast
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 from mpifl.errors import ConfigError
 
@@ -41,7 +42,7 @@ def check_source(source: str) -> None:
         tree = ast.parse(source)
         options = [ast.literal_eval(node.value) for node in tree.body if _is_arena(node)]  # type: ignore[attr-defined]
         knows = [str(each) for each in dict(*options[-1:]).get("knows", [])]
-    except (SyntaxError, ValueError, TypeError) as error:
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         expected = "a Python module whose ARENA is a dict of literals"
         raise ConfigError("method", "source", f"it cannot be parsed: {error}", expected) from None
     outer = {name for node in tree.body for name in _bound(node)}
@@ -160,13 +161,14 @@ def _values(node: ast.AST) -> Iterator[str]:
 
 def _refused_names(node: ast.ImportFrom) -> Iterator[str]:
     """The imported names that are not allowed."""
-    module = node.module or ""
+    module, found = node.module or "", None
     for alias in node.names:
         if not node.level and module in NAMES and alias.name != "*":
             if NAMES[module] is None or alias.name in (NAMES[module] or ()):
                 continue
         elif not node.level and f"{module}.".startswith(tuple(f"{own}." for own in OWN)) and alias.name != "*":
-            found = vars(importlib.import_module(module)).get(alias.name)
+            with suppress(ImportError):
+                found = vars(importlib.import_module(module)).get(alias.name)
             if module == "mpifl.config.types":
                 if alias.name == "Bounds" or hasattr(found, "__metadata__"):  # Annotated[...]
                     continue
