@@ -6,7 +6,10 @@ without filters, of numbers, booleans or fixed-length UTF-8 text. Formats are th
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
@@ -23,14 +26,18 @@ from mpifl.safe_hdf5 import Refused, check_sizes, datasets, read_attribute
 BLOCK_BYTES = 1 << 20  # rows are written and read in blocks of at most so many bytes
 LINK_BYTES = 8  # a link takes at least so many bytes
 KINDS = "biufcS"
+RESERVE = 1 << 20  # bytes that stay free on the disk: else what is tried in vain would leave the run file no room
 
 
 def write(path: Path, tree: Mapping[str, Any]) -> None:
     """Makes the HDF5 file `path`.
 
     tree  bool, int, float, str, array, list of arrays that are the rows of one dataset, or tree, by name
-    Raises OSError; TypeError or ValueError for what cannot be stored.
+    Raises OSError, also where the disk would be full then; TypeError or ValueError for what cannot be stored.
     """
+    if (size := _size(tree)) + RESERVE > (free := shutil.disk_usage(path.parent).free):
+        text = f"{os.strerror(errno.ENOSPC)}: {size / 1e6:.3g} MB are needed, {free / 1e6:.3g} MB are free"
+        raise OSError(errno.ENOSPC, text)
     file = h5py.File(path, "w", libver=("v110", "v110"), locking=False)
     descriptor = file.id.get_vfd_handle()
     try:
@@ -42,6 +49,13 @@ def write(path: Path, tree: Mapping[str, Any]) -> None:
             raise OSError(None, error_text(error)) from error
         raise
     file.close()
+
+
+def _size(value: Any) -> int:
+    """The bytes of the arrays of a tree."""
+    if isinstance(value, Mapping | list):
+        return sum(map(_size, value.values() if isinstance(value, Mapping) else value))
+    return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
 def _write_group(group: h5py.Group, tree: Mapping[str, Any]) -> None:
