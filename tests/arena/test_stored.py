@@ -24,10 +24,13 @@ RESULTS = DOCS / "results"
 
 
 @pytest.mark.long
-def test_the_stored_results_follow_the_rules_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all scenarios, each method has its tuning runs, and what these select at all reporting seeds."""
+@pytest.mark.parametrize("tier", ["quick", "standard"])
+def test_the_stored_results_follow_the_rules_of_the_suite(monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
+    """Each method has, in all stored scenarios, its tuning runs, and what these select at all reporting seeds."""
     monkeypatch.setattr("mpifl.tools.arena.submission.recompute", lambda *_: 0)
-    assert "18 methods in arena-1, quick tier: all rules hold, " in verify_table(stored_table("quick"), "quick")
+    assert f"18 methods in arena-1, {tier} tier: all rules hold, " in verify_table(
+        stored_table(tier), tier, sorted({row.scenario for row in read_table(stored_table(tier))})
+    )
 
 
 @pytest.mark.long
@@ -36,7 +39,8 @@ def test_the_pages_and_the_paper_are_those_of_the_stored_results(tmp_path: Path)
     for folder in ("results", "paper"):
         (tmp_path / folder).mkdir()
     runpy.run_path(str(DOCS / "generator" / "arena.py"))["main"](tmp_path)
-    for name in ("results/arena.md", "results/arena-1-quick.html", "paper/numbers.tex"):
+    pages = ("arena.md", "arena-1-quick.html", "arena-standard.md", "arena-1-standard.html")
+    for name in (*(f"results/{page}" for page in pages), "paper/numbers.tex"):
         assert (tmp_path / name).read_text() == (DOCS / name).read_text(), name
     body = (DOCS / "paper" / "arena.tex").read_text().partition("\\maketitle")[2].partition("\\begin{thebib")[0]
     text = re.sub(r"\\includegraphics.*|95\\,|[\d.]+pt", "", body)  # 95 % is the level of all intervals
