@@ -23,6 +23,7 @@ def test_the_tiers() -> None:
     assert {str(read.load(each.path).problem.data.name) for each in quick.values()} <= {"digits", "synthetic", "none"}
     assert len(suite.methods) >= 15 and {"FedAvg", "SCAFFOLD", "FedAdam", "MIFA"} <= suite.methods.keys()
     assert not set(suite.tuning_seeds) & set(suite.reporting_seeds) and len(suite.reporting_seeds) == 10
+    assert {*suite.held_out} <= {*standard, *suite.methods} and len(suite.held_out) == 4
 
 
 @pytest.mark.parametrize("name", load_suite().scenarios)

@@ -252,7 +252,7 @@ def test_a_fit_that_hangs_when_it_is_tried_ends_the_run(
 ) -> None:
     """By one line after `faults.patience`; until then, and without it for ever, a line every 10 s names it.
 
-    A wait of 0.25 s with a line at least every 0.1 s has two lines, or one where the host gave it no core meanwhile.
+    A wait of 0.25 s with a line at least every 0.1 s has two lines.
     """
     monkeypatch.setattr("mpifl.problems.own_training.QUIET", 0.1)
     caplog.set_level("INFO", "mpifl")
@@ -260,7 +260,7 @@ def test_a_fit_that_hangs_when_it_is_tried_ends_the_run(
     with refusal("fit of client 0 has not returned after faults.patience=0.25 s"):
         run(tmp_path, "wrong", {**WRONG, "options": {"case": "trial:hangs"}}, BUFFERED, faults={"patience": 0.25})
     lines = [text for text in caplog.messages if "fit of client 0 is tried before the run, for " in text]
-    assert len(lines) in (1, 2) and time.perf_counter() - begin < 10
+    assert len(lines) == 2 and time.perf_counter() - begin < 5
     assert signal.getsignal(signal.SIGALRM) is before and not (tmp_path / "wrong.h5").exists()
 
 

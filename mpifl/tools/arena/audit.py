@@ -25,7 +25,7 @@ FORBIDDEN = {"open", "eval", "exec", "compile", "globals", "locals", "vars", "ge
 CHANGEABLE = {"list", "dict", "set", "bytearray", "np", "numpy", "State"}  # makers of what clients could share
 HIDDEN = {
     *(sys.stdlib_module_names - {"array", "copy", "numbers", "select", "time", "trace"}),  # modules that a module has
-    "random", "load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt", "fromregex", "fromfile",
+    "load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt", "fromregex", "fromfile",
     "tofile", "memmap", "DataSource", "dump", "dumps", "lib", "core", "testing", "ctypeslib", "f2py", "ma", "rec",
     "char", "strings", "polynomial", "emath", "dtypes", "exceptions", "matrixlib", "seterr", "seterrcall",
     "setbufsize", "set_printoptions",  # of NumPy: files, random numbers, settings, and what imports other modules
@@ -117,7 +117,7 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
                 if not (isinstance(each, ast.Name) and each.id in ("property", "staticmethod", "classmethod")):
                     yield line, "has a decorator other than property, staticmethod or classmethod"
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            if annotation and any(_is_text(each) for each in _parts(annotation)):
+            if annotation and _has_text(annotation):
                 yield line, "has an annotation as text, which is evaluated"
         yield from ((line, f"uses {name} as a value") for name in _values(node) if name in defined)
 
@@ -130,23 +130,18 @@ def _freezes(node: ast.expr) -> bool:
     return _base(node) == "NamedTuple"
 
 
-def _parts(annotation: ast.expr) -> Iterator[ast.expr]:
-    """The expressions of an annotation, without what is in Literal[...]."""
+def _has_text(annotation: ast.AST) -> bool:
+    """Whether an annotation has text, except in Literal[...]."""
     if isinstance(annotation, ast.Subscript) and _base(annotation.value) == "Literal":
-        return
-    yield annotation
-    for child in ast.iter_child_nodes(annotation):
-        if isinstance(child, ast.expr):
-            yield from _parts(child)
+        return False
+    if isinstance(annotation, ast.Constant):
+        return isinstance(annotation.value, str)
+    return any(map(_has_text, ast.iter_child_nodes(annotation)))
 
 
 def _is_own(node: ast.expr, defined: set[str]) -> bool:
     """Whether this is the method itself, or a class or function of the source."""
     return isinstance(node, ast.Name) and node.id in {"self", "cls", *defined}
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _values(node: ast.AST) -> Iterator[str]:
