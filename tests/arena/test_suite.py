@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,18 @@ def test_each_scenario_is_a_study_also_without_its_data(name: str, tmp_path: Pat
     study = scenario_study(suite, suite.scenarios[name], {"FedBuff": method}, tmp_path)
     assert len(study.runs) == 8 * 12
     assert {run.job.algorithm.trigger.every for run in study.runs} == {study.runs[0].job.problem.clients // 2}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", load_suite().scenarios)
+def test_each_scenario_divides_its_data_among_its_clients(name: str) -> None:
+    """At a tuning seed and at a reporting seed; a scenario whose data are not under MPIFL_DATA is skipped."""
+    suite = load_suite()
+    for seed in (suite.tuning_seeds[0], suite.reporting_seeds[0]):
+        job = read.load(suite.scenarios[name].path, keys={"seed": seed})
+        if "MPIFL_DATA" not in os.environ and job.problem.data.name not in ("digits", "synthetic", "none"):
+            pytest.skip("its data are not under MPIFL_DATA")
+        assert execution.load_problem(job).clients == job.problem.clients
 
 
 @pytest.mark.parametrize("name", [name for name, each in load_suite().scenarios.items() if each.task == "quadratic"])

@@ -33,7 +33,7 @@ from mpifl.tools.studies.processes import processes
 from mpifl.tools.studies.select import describe_selection, reported_trials, select_groups
 from mpifl.tools.studies.study import Select, Study, load_study
 from mpifl.tools.studies.study_slices import Part
-from mpifl.tools.studies.sweep import dry_run, sweep
+from mpifl.tools.studies.sweep import dry_run, sweep, sweep_selected
 from mpifl.transport.handshake import RANKS_BEFORE
 from tests.runfile.checksums import changing
 from tests.studies.conftest import written
@@ -98,6 +98,18 @@ def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.Log
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(list(study.folder.glob("*.h5"))) == 6
     assert "2 run files do not belong to the study as it is now: small-AREA-10-0" in caplog.text
+
+
+def test_progress_of_a_selection_counts_the_runs_that_it_needs(write: Write) -> None:
+    """Of two methods of two step sizes, four runs at the seed that decides, then two at the other seed."""
+    select = "select: {over: algorithm.step_size, by: train_loss, seeds: [0]}\n"
+    study = load_study(write(select, ("trials: 2", "trials: [0, 1]"), ("  clock.delay.spread: [0, 5]\n", "")))
+    lines: list[str] = []
+    assert sweep_selected(study, 2, lines.append).counts() == {"completed": 6}
+    told = [line for line in lines if line]
+    assert told[0] == "small: 0 of 4 runs completed, 2 running"
+    assert "small: 4 of 6 runs completed, 2 running" in " ".join(told)
+    assert told[-1] == "small: 6 of 6 runs completed"
 
 
 def test_the_line_of_a_study(write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,7 @@ class Index:
             self.entries[run.identity] = entry
         mine = {run.identity for run in part.of(study.runs)} if part else set(self.entries)
         self._others = set(self.entries) - mine
+        self.counted = set(self.entries)  # the runs that `counts` counts
         expected = {entry.file for entry in self.entries.values()}
         self.foreign = sorted(files.keys() - expected)
         self._written = -math.inf  # time.monotonic of the last write
@@ -158,8 +159,8 @@ class Index:
                 self.entries[identity] = replace(entry, status="stopped")
 
     def counts(self) -> Counter[str]:
-        """The number of runs of each status."""
-        return Counter(entry.status for entry in self.entries.values())
+        """The number of runs of each status, of those that are counted."""
+        return Counter(self.entries[identity].status for identity in self.counted)
 
     @property
     def searched(self) -> bool:

@@ -50,8 +50,8 @@ def sweep(
     Args:
         study: The study.
         processes: Runs at a time; None: as many as there are cores for their ranks.
-        progress: Called with a line on the state of the study, whenever a run begins or ends and every few seconds;
-            with an empty line before a message is logged, and at the end.
+        progress: Called with a line on the state of the runs (of those that `only` selects), whenever one begins or
+            ends and every few seconds; with an empty line before a message is logged, and at the end.
         executor: What runs them, `processes` at a time; None: new processes on this machine.
         part: The part of the runs that is computed; None: all.
         only: Says of a run whether it is computed.
@@ -68,12 +68,13 @@ def sweep(
         index = Index(study, part)
         for line in _foreign_files(index):
             log.warning(line)
+        index.counted = {run.identity for run in study.runs if only(run)}
         index.remove_temporaries(STALE_AGE if part else 0)  # without parts no other process writes here
         index.write()
 
         def compute_all(runs: Sequence[StudyRun], stage: str = "") -> bool:
             index.stage = stage
-            mine = [run for run in runs if only(run)]
+            mine = [run for run in runs if run.identity in index.counted]
             return _compute_all(study, index, mine, processes, progress, executor, stop_on_failure)
 
         try:
@@ -246,7 +247,7 @@ def status_line(index: Index, left: int, seconds: float | None, running: int = 0
     running: Runs of this process, which the index does not count.
     """
     counts = index.counts()
-    parts = [f"{counts['completed']} of {len(index.entries)} runs completed"]
+    parts = [f"{counts['completed']} of {len(index.counted)} runs completed"]
     counts["running"] += running
     parts += [f"{counts[status]} {status}" for status in SHOWN if counts[status]]
     if left and seconds is not None:
