@@ -46,7 +46,7 @@ def test_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.long
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_every_command_shown(start: Start, tmp_path: Path) -> None:
     """As written, one after the other: those of the root, then those of a folder with copies of the two files."""
     pytest.importorskip("torch")
@@ -59,7 +59,7 @@ def test_every_command_shown(start: Start, tmp_path: Path) -> None:
     for command in COMMANDS:
         ranks, words = re.fullmatch(r"(?:mpirun --map-by :oversubscribe -n (\d+) )?mpifl (.*)", command).groups()
         folder = mine if " own.yaml " in command else tmp_path
-        done = start(int(ranks or 0), *MPIFL, *shlex.split(words), cwd=folder).end(120)
+        done = start(int(ranks or 0), *MPIFL, *shlex.split(words), cwd=folder).end(300)
         assert done.code == 0 and not done.err, str(done)
     learns(tmp_path / "results/own.h5")
     learns(mine / "results/own.h5")

@@ -34,6 +34,7 @@ def test_the_stored_results_follow_the_rules_of_the_suite(monkeypatch: pytest.Mo
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_the_pages_and_the_paper_are_those_of_the_stored_results(tmp_path: Path) -> None:
     """The paper has no number but those of its commands, labels and references."""
     for folder in ("results", "paper"):
