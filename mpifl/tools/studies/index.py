@@ -90,7 +90,7 @@ class Index:
             self.entries[run.identity] = entry
         mine = {run.identity for run in part.of(study.runs)} if part else set(self.entries)
         self._others = set(self.entries) - mine
-        self.counted = set(self.entries)  # the runs that `counts` counts
+        self.counted = set(self.entries)  # identities of the runs that `counts` and a line of progress are about
         expected = {entry.file for entry in self.entries.values()}
         self.foreign = sorted(files.keys() - expected)
         self._written = -math.inf  # time.monotonic of the last write
@@ -159,7 +159,7 @@ class Index:
                 self.entries[identity] = replace(entry, status="stopped")
 
     def counts(self) -> Counter[str]:
-        """The number of runs of each status, of those that are counted."""
+        """The number of runs of each status, of those in `counted`."""
         return Counter(self.entries[identity].status for identity in self.counted)
 
     @property
