@@ -39,6 +39,7 @@ from mpifl.client.worker import Worker
 from mpifl.problems.models.logistic import Logistic
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
+from mpifl.transport.layout import Layout
 
 FEATURES, CLASSES, ROWS, BATCH, STEP, L2 = 784, 10, 400, 32, 0.01, 1e-3
 STEPS, CONTACTS, HOSTED = 200, 2000, 1000
@@ -230,7 +231,7 @@ def waiting(seconds: float) -> dict[str, Any]:
             pass
         comm.gather(marks[1] - marks[0])
         return {}
-    server = MPIServerTransport(comm, n, d, dtype, 1)
+    server = MPIServerTransport(comm, n, d, dtype, 1, lambda i: [], Layout(comm.size))
     time.sleep(SETTLE + seconds + 1)
     server.shut_down()
     return {"ranks": n, "figure": sum(comm.gather(0.0) or []) / seconds / len(os.sched_getaffinity(0))}

@@ -80,8 +80,7 @@ def main() -> None:
             group.stop()
         else:
             for request in group.requests():
-                assert request.x is not None
-                shared.follow_gradient(request.round, request.number, request.x, request.rows)
+                shared.follow_gradient(*request.arrays, **request.arguments)
                 group.finish()
 
     def by_hand(x: np.ndarray) -> None:

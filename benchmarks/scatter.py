@@ -20,6 +20,7 @@ import numpy as np
 
 from mpifl.safe_input import available_memory
 from mpifl.transport.handshake import Handshake, receive_setup, report_ready, send_hello
+from mpifl.transport.layout import Layout
 from mpifl.transport.mpi import MPI
 
 FEATURES = 784
@@ -41,7 +42,7 @@ class Rows:
 
 def ours(comm: MPI.Comm, rows: Rows | None, clients: int) -> None:
     if rows:
-        Handshake(comm).scatter_clients({}, np.zeros(1), clients, rows.shard)
+        Handshake(comm).scatter_clients({}, np.zeros(1), clients, rows.shard, Layout(comm.size))
     else:
         send_hello(comm)
         receive_setup(comm)

@@ -41,8 +41,9 @@ from mpifl.scheduling.due_queue import DueQueue
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.client_end import Delivery, UpdateSink
+from mpifl.transport.client_end import ClientTransport, Delivery
 from mpifl.transport.frames import HEADER_BYTES
+from mpifl.transport.layout import Layout
 from mpifl.transport.mpi import FRAME, MPI, short_sleeps
 from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.mpi_server import MPIServerTransport
@@ -77,13 +78,14 @@ class Idle(Area):
 
 
 class Idlers:
-    """Clients without an objective, as the transport sees the clients of a rank (`transport.base.Clients`)."""
+    """Clients without an objective, as the transport sees the clients of a rank (`client_end.LocalClients`)."""
 
-    link: UpdateSink
+    link: ClientTransport
     memory, batch_size, computing = HOST, 1, ()
 
     def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
         self._algorithm, self._state, self.held = algorithm, State(y=x0), DueQueue[Update]()
+        self.last_updates: dict[int, Update] = {}
 
     def step(self, deliveries: Sequence[Delivery]) -> None:
         for i, message, _ in deliveries:
@@ -91,9 +93,6 @@ class Idlers:
 
     def release(self, now: float) -> float:
         return inf
-
-    def forget_update(self, i: int) -> None:
-        pass
 
 
 class Rows:
@@ -116,7 +115,7 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
             clients.step(deliveries)
         return Taken()
     n = comm.size - 1
-    transport = MPIServerTransport(comm, n, x0.size, x0.dtype, 1)
+    transport = MPIServerTransport(comm, n, x0.size, x0.dtype, 1, lambda i: [], Layout(comm.size))
     plan = LiveSchedule(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
     plan.clock.start()
     samples = Clients(np.ones(n, int))

@@ -23,7 +23,7 @@ from mpifl.signals import Interrupted, SignalRecorder, is_from_signal
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
-    from mpifl.runfile import Run
+    from mpifl.runfile.reader import Run
     from mpifl.server.resume import Restart, ResumePoint
     from mpifl.server.session import RowsObserver
     from mpifl.transport.mpi import MPI
@@ -79,7 +79,7 @@ def replay_task(
     """The task that replays a run file. Raises ConfigError if that is impossible, or a key changes that may not."""
     from mpifl.config import read
     from mpifl.config.trust import check_sizes
-    from mpifl.runfile import open_run
+    from mpifl.runfile.reader import open_run
 
     recorded = open_run(path)
     check_sizes(recorded.config, path, len(recorded.clients), recorded.rows("model", "x", 0, None).size)
@@ -174,7 +174,7 @@ def _lead(
 
 def _difference(recorded: Run, output: str) -> str:
     """What a replay has computed otherwise than the recorded run, in one line; "" if there is nothing."""
-    from mpifl.runfile import open_run
+    from mpifl.runfile.reader import open_run
     from mpifl.runfile.replayed import computed_together, first_difference
 
     with open_run(output) as replay:

@@ -9,11 +9,11 @@ from math import inf
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
+from mpifl.checkpoint.snapshot import PendingEvaluation
 from mpifl.client.worker import Worker
 from mpifl.runfile.tables import AggregationRow, Row, UpdateRow
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
-from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 
@@ -107,6 +107,7 @@ class Scripted:
 
     timed_out = is_stalled = False
     held = 0
+    timeline = None
 
     @property
     def has_in_flight(self) -> bool:
@@ -291,10 +292,10 @@ def run(
     log.server = algorithm.init_server(x0, clients)
     log.memories.update(dict.fromkeys(range(n), x0))
 
-    def evaluate(request: EvaluationRequest) -> bool:
+    def evaluate(request: PendingEvaluation) -> bool:
         log.evaluations.append((request.time, request.updates, request.version))
         log.ages.append(request.age)
-        log.evaluated.append(request.x.copy())
+        log.evaluated.append(request.model.copy())
         return False
 
     def ending() -> Ending:

@@ -115,28 +115,17 @@ def _name(link: str) -> str:
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
-class Stored:
-    """A dataset of an open file."""
-
-    def __init__(self, dataset: h5py.Dataset) -> None:
-        self._dataset = dataset
-        self.shape, self.dtype = dataset.shape, dataset.dtype
-
-    def read(self) -> np.ndarray:
-        """A new array."""
-        return np.asarray(self._dataset[()])
-
-    def rows(self, wanted: Collection[int]) -> Iterator[tuple[int, np.ndarray]]:
-        """Each of these rows: its number, and a new array."""
-        for block in _blocks(self._dataset):
-            if here := [k for k in range(block.start, block.stop) if k in wanted]:
-                values = self._dataset[block]
-                yield from ((k, values[k - block.start, ...].copy()) for k in here)
+def rows_of(dataset: h5py.Dataset, wanted: Collection[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Each of these rows of a dataset: its number, and a new array."""
+    for block in _blocks(dataset):
+        if here := [k for k in range(block.start, block.stop) if k in wanted]:
+            values = dataset[block]
+            yield from ((k, values[k - block.start, ...].copy()) for k in here)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[dict[str, Any]]:
-    """The tree of a file, with `Stored` for arrays, as long as the block lasts.
+    """The tree of a file, with h5py's datasets for arrays, as long as the block lasts.
 
     Raises OSError, and ValueError for what `write` does not make; HDF5 may raise anything for a file that is damaged.
     """
@@ -162,7 +151,7 @@ def _read_group(group: h5py.Group) -> dict[str, Any]:
         if isinstance(value, h5py.Group):
             tree[_name(link)] = _read_group(value)
         elif isinstance(value, h5py.Dataset):
-            tree[_name(link)] = Stored(value)
+            tree[_name(link)] = value
         else:
             raise Refused(f"{link} is neither a group nor a dataset")
     return tree

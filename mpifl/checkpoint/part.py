@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from mpifl.checkpoint.snapshot import PartContent, write_part
 from mpifl.runfile.checkpoint_folder import part_name
-from mpifl.runfile.durable import checksum, error_text, sync_folder
+from mpifl.runfile.durable import checksum, error_text, sync_folder, temporary_name
 
 
-class Written(NamedTuple):
-    """A part that is durable, or why it is not, in one clause."""
+class PartStatus(NamedTuple):
+    """A rank's part of a checkpoint: durable, or failed."""
 
-    number: int
+    rank: int
+    number: int  # the checkpoint's number
     bytes: int
     crc: int
-    error: str
+    error: str  # why it failed, in one clause, or ""
 
 
 class PartWriter:
@@ -30,9 +29,8 @@ class PartWriter:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = Path(folder), rank
-        self._names = (f"{secrets.token_hex(4)}{k}" for k in count())
         self._pool = ThreadPoolExecutor(1, "checkpoint")  # starts its thread with the first part
-        self._parts: list[Future[Written]] = []  # parts that `done` has not reported, in the order of `save`
+        self._parts: list[Future[PartStatus]] = []  # parts that `done` has not reported, in the order of `save`
         self._closing = False
 
     def save(self, number: int, make: Callable[[], PartContent]) -> None:
@@ -42,7 +40,7 @@ class PartWriter:
         """
         if self._closing:
             raise ValueError("saved after close")
-        temporary = self._folder / f".{part_name(number, self._rank)}.{next(self._names)}"
+        temporary = temporary_name(self._folder / part_name(number, self._rank))
         error = ""
         try:
             content = make()
@@ -56,7 +54,7 @@ class PartWriter:
             raise
         self._parts.append(self._pool.submit(self._finish, number, temporary, error))
 
-    def done(self) -> list[Written]:
+    def done(self) -> list[PartStatus]:
         """Parts that became durable, or failed, since the last call, in the order of `save`; never waits."""
         written = []
         while self._parts and self._parts[0].done():
@@ -68,10 +66,10 @@ class PartWriter:
         self._closing = True
         self._pool.shutdown()
 
-    def _finish(self, number: int, temporary: Path, error: str) -> Written:
+    def _finish(self, number: int, temporary: Path, error: str) -> PartStatus:
         """Synchronises the file, takes its checksum, gives it its name, synchronises the folder."""
         if error:
-            return Written(number, 0, 0, error)
+            return PartStatus(self._rank, number, 0, 0, error)
         try:
             if self._closing:
                 raise OSError(None, "given up at the end")
@@ -82,8 +80,8 @@ class PartWriter:
             sync_folder(self._folder)
         except Exception as failure:
             _discard(temporary)
-            return Written(number, 0, 0, error_text(failure))
-        return Written(number, size, crc, "")
+            return PartStatus(self._rank, number, 0, 0, error_text(failure))
+        return PartStatus(self._rank, number, size, crc, "")
 
 
 def _discard(temporary: Path) -> None:

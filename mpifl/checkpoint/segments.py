@@ -118,7 +118,7 @@ def _write(path: Path, first: Mapping[str, int], stop: Mapping[str, int], read: 
 
 @contextlib.contextmanager
 def opened_segment(path: Path, segment: Segment, first: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """The tables of a segment, a dataset (`Stored`) for each column. Raises Unusable.
+    """The tables of a segment, a dataset for each column. Raises Unusable.
 
     first  the number of its first row in each table
     """
@@ -130,7 +130,7 @@ def opened_segment(path: Path, segment: Segment, first: Mapping[str, int]) -> It
 def read_segment(path: Path, segment: Segment, first: Mapping[str, int]) -> RowBlock:
     """The rows of a segment; arguments as of `opened_segment`. Raises Unusable."""
     with opened_segment(path, segment, first) as tables:
-        return {table: {name: stored.read() for name, stored in tables[table].items()} for table in TABLES}
+        return {table: {name: np.asarray(stored) for name, stored in tables[table].items()} for table in TABLES}
 
 
 def _columns(tree: Mapping[str, Any], table: str, first: int, rows: int) -> dict[str, Any]:

@@ -115,26 +115,6 @@ class Checkpoint:
             with opened_segment(self.folder / segment.name, segment, first):
                 pass
 
-    def rewrite_segments(self, read: ReadRows) -> None:
-        """Writes segments that are missing or truncated again from rows of the run, if the other files are right.
-
-        Raises Unusable.
-        """
-        absent = {segment.name for segment in self.manifest.segments if not self._is_whole(segment.name)}
-        if not absent:
-            return
-        for name in self._files.keys() - absent:
-            self._check_file(name)
-        with contextlib.suppress(ConfigError, OSError, TypeError, ValueError):  # `check` names what is missing
-            keep_segments(self.folder, self.manifest.segments, read)
-
-    def _is_whole(self, name: str) -> bool:
-        try:
-            self._check_size(name)
-        except Unusable:
-            return False
-        return True
-
     def _check_file(self, name: str) -> None:
         """Raises Unusable for a file that does not have its size and checksum."""
         self._check_size(name)
@@ -225,7 +205,8 @@ def newest(
             if is_undone(checkpoint.manifest):
                 raise Unusable("is of a part of the run that was undone")
             if read is not None:
-                checkpoint.rewrite_segments(read)
+                with contextlib.suppress(ConfigError, OSError, TypeError, ValueError):  # `check` names what is missing
+                    keep_segments(folder, checkpoint.manifest.segments, read)
             checkpoint.check()
             return checkpoint, passed
         except Unusable as error:

@@ -70,7 +70,7 @@ class LoopState:
     clients: ClientTableState
     """the client table"""
     time: float = 0.0
-    """s of the run's clock, when the last update was consumed; 0: none was, or written by an older version"""
+    """s of the run's clock, when the last update was consumed; 0: none was"""
 
 
 @dataclass(frozen=True)
@@ -370,7 +370,7 @@ def _record(cls: type[T], tree: Mapping[str, Any]) -> T:
 
 def _value(name: str, node: Any, hint: Any) -> Any:
     item, kind = get_args(hint), get_origin(hint)
-    is_array, is_group = hasattr(node, "read"), isinstance(node, dict)
+    is_array, is_group = hasattr(node, "dtype"), isinstance(node, dict)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and is_group:
         return _record(hint, node)
     if kind is list and is_group and dataclasses.is_dataclass(item[0]):
@@ -381,11 +381,12 @@ def _value(name: str, node: Any, hint: Any) -> Any:
         and len(node.shape) == 1
         and node.dtype.kind == {int: "i", float: "f", str: "S"}[item[0]]
     ):
-        return [text.decode() for text in node.read().tolist()] if item[0] is str else node.read().tolist()
+        found = np.asarray(node).tolist()
+        return [text.decode() for text in found] if item[0] is str else found
     if kind is dict and is_group:
         return {key: _value(key, value, item[1]) for key, value in node.items()}
     if hint is np.ndarray and is_array:
-        return node.read()
+        return np.asarray(node)
     if type(node) is hint:
         return node
     raise ValueError(f"{name} is of another type")
@@ -462,6 +463,8 @@ def _update(
 
 def _rows(table: Mapping[str, Any], wanted: set[int] | None) -> dict[int, dict[str, np.ndarray]]:
     """The arrays of these clients, by client and name."""
+    from mpifl.checkpoint.hdf5 import rows_of
+
     clients = _numbers(table["client"])
     found: dict[int, dict[str, np.ndarray]] = {i: {} for i in clients if wanted is None or i in wanted}
     for name, value in table["values"].items():
@@ -471,14 +474,14 @@ def _rows(table: Mapping[str, Any], wanted: set[int] | None) -> dict[int, dict[s
             stored = block["values"]
             if stored.shape[:1] != (len(members),):
                 raise ValueError(f"{name} does not have a row for each client")
-            for k, row in stored.rows({k for k, i in enumerate(members) if i in found}):
+            for k, row in rows_of(stored, {k for k, i in enumerate(members) if i in found}):
                 found[members[k]][name] = row
     return found
 
 
 def _numbers(stored: Any) -> list[int]:
     """Client numbers. Raises ValueError if they are not distinct integers."""
-    clients: list[int] = stored.read().tolist() if stored.dtype.kind == "i" and len(stored.shape) == 1 else [0, 0]
+    clients: list[int] = np.asarray(stored).tolist() if stored.dtype.kind == "i" and len(stored.shape) == 1 else [0, 0]
     if len(set(clients)) < len(clients):
         raise ValueError("client numbers are not distinct")
     return clients

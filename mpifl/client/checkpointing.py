@@ -12,7 +12,7 @@ from mpifl.checkpoint.part import PartWriter
 from mpifl.checkpoint.sets import open_set
 from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
-from mpifl.transport.client_end import CheckpointEvents, ClientError
+from mpifl.transport.client_end import ClientError, ClientTransport
 
 
 class ResumePayload(NamedTuple):
@@ -59,13 +59,13 @@ def resume(worker: Worker, payload: ResumePayload) -> None:
             raise ConfigError("checkpoint", Path(payload.folder, str(payload.number)), wrong, "a complete checkpoint")
 
 
-def attach_checkpoints(transport: CheckpointEvents, worker: Worker, folder: Path, rank: int) -> None:
+def attach_checkpoints(transport: ClientTransport, worker: Worker, folder: Path, rank: int) -> None:
     """Makes a transport write its rank's part of a checkpoint at every marker that it receives."""
     part = PartWriter(folder, rank)
 
     def report() -> None:
-        for written in part.done():
-            transport.send_part_status(*written)
+        for status in part.done():
+            transport.send_part_status(status)
 
     transport.on_marker = lambda number: part.save(number, worker.snapshots)
     transport.on_progress, transport.on_stop = report, part.close

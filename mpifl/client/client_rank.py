@@ -14,12 +14,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mpifl.client.sharded import ShardedMember, ShardedWorker
-from mpifl.client.worker import Worker, serve_clients
+from mpifl.client.worker import Worker
 from mpifl.config.job import Job
 from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError, MemberFailed, RunFailed, RunResult, format_client_error
 from mpifl.objective import parts_of
 from mpifl.problems.loading import host
+from mpifl.problems.micro_batches import GRADIENT
 from mpifl.problems.problem import ComputeResources, HostedClients, Shard
 from mpifl.signals import SignalRecorder, exit_code, is_from_signal
 from mpifl.transport import handshake
@@ -30,7 +31,7 @@ from mpifl.transport.layout import Layout
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.rank_deaths import ProcessWatch, launcher_rank, on_death, report_death
-from mpifl.transport.rank_group import Ask, RankGroup
+from mpifl.transport.rank_group import RankGroup
 
 log = logging.getLogger(__package__)
 _exit = os._exit
@@ -150,32 +151,8 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
         if group and group.member:
             _follow(comm, job, setup, hosted, group)
         else:
-            _lead(comm, job, setup, worker, x0, group, signals.numbers)
+            ClientRank(comm, job, setup, worker, x0, group, signals.numbers).run()
     handshake.await_release(comm)
-
-
-def _lead(
-    comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, x0: np.ndarray, group: RankGroup | None,
-    signals: list[int],
-) -> None:  # fmt: skip
-    """Runs this rank's clients, alone or for its group, until the end of the run; x0: the part that it has."""
-    sharded = isinstance(worker, ShardedWorker)
-    d, vectors = x0.size, max_vectors(job.algorithm)
-    transport = MPIClientTransport(comm, worker, len(worker.objectives), d, x0.dtype, vectors, sharded)
-    transport.signals = signals
-    if isinstance(worker, ShardedWorker):
-        transport.on_message, transport.on_vectors = worker.on_message, worker.on_vectors
-    try:
-        ClientRank(comm, job, setup, worker, transport, group).run()
-    except MPI.Exception:
-        raise
-    except BaseException as error:
-        if is_from_signal(error):
-            raise
-        transport.fail(error)
-    finally:
-        if group:
-            group.stop()
 
 
 def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: RankGroup | None) -> HostedClients:
@@ -183,6 +160,18 @@ def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: Ran
     model, settings = job.problem.model, job.problem.settings
     scaled = {i: model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
     return host(model, settings, setup.meta, scaled, job.seed, resources, group, job.faults.patience)
+
+
+def _build_together(job: Job, setup: ClientSetup, i: int, shard: Shard, group: RankGroup) -> HostedClients:
+    """A client that moves to this group, on each of its ranks; raises as `agree` does where one cannot make it."""
+    built: list[HostedClients] = []
+
+    def build() -> tuple[np.ndarray, int]:
+        built.append(_build(job, setup, {i: shard}, group))
+        return np.empty(0), 0
+
+    group.agree(build)
+    return built[0]
 
 
 def _follow(comm: MPI.Comm, job: Job, setup: ClientSetup, hosted: HostedClients, group: RankGroup) -> None:
@@ -195,16 +184,15 @@ def _follow(comm: MPI.Comm, job: Job, setup: ClientSetup, hosted: HostedClients,
         i = request.client
         with limit(), suppress(MemberFailed):  # the leader reports it
             if request.name == HOST:
-                clients |= _build(job, setup, {i: request.arrays}, group).objectives
-            elif request.kind == Ask.CALL and member:
-                member.follow_call(i, clients[i], request.name, request.arguments, request.arrays)
-            elif request.kind == Ask.CALL:
-                clients[i].follow_call(request.name, request.arguments, request.arrays)
-            else:
-                assert request.x is not None
-                x = hosted.memory.from_host(request.x)
-                clients[i].follow_gradient(request.round, request.number, x, request.rows)
+                clients |= _build_together(job, setup, i, request.arrays, group).objectives
+            elif request.name == GRADIENT:
+                x, *rows = request.arrays
+                clients[i].follow_gradient(hosted.memory.from_host(x), *rows, **request.arguments)
                 group.finish()
+            elif member:
+                member.follow_call(i, clients[i], request.name, request.arguments, request.arrays)
+            else:
+                clients[i].follow_call(request.name, request.arguments, request.arrays)
     if member:
         member.finish()
 
@@ -230,24 +218,44 @@ def _time_limit(job: Job) -> Callable[[], AbstractContextManager[None]]:
 
 
 class ClientRank:
-    """A rank that hosts clients, during a run: checkpoints, resume, clients that move here, the time limit."""
+    """A rank that hosts clients, alone or for its group, during a run: checkpoints, resume, clients that move here."""
 
     def __init__(
-        self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, transport: MPIClientTransport,
-        group: RankGroup | None,
+        self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, x0: np.ndarray, group: RankGroup | None,
+        signals: list[int],
     ) -> None:  # fmt: skip
-        self._comm, self._job, self._setup, self._worker, self._transport = comm, job, setup, worker, transport
-        self._group = group
-        transport.on_marker = self._save
-        transport.on_host = self._take_over
+        """x0: the part that this rank has. signals: numbers of those that it has received."""
+        self._comm, self._job, self._setup, self._worker, self._group = comm, job, setup, worker, group
+        self._transport = MPIClientTransport(
+            comm, worker, len(worker.objectives), x0.size, x0.dtype, max_vectors(job.algorithm),
+            sharded=isinstance(worker, ShardedWorker),
+        )  # fmt: skip
+        self._transport.signals = signals
+        self._transport.on_marker, self._transport.on_host = self._save, self._take_over
+        if isinstance(worker, ShardedWorker):
+            self._transport.on_message, self._transport.on_vectors = worker.on_message, worker.on_vectors
 
     def run(self) -> None:
-        """Computes until the server ends the run."""
-        if self._setup.resume:
-            from mpifl.client.checkpointing import ResumePayload, resume
+        """Computes until the server ends the run; reports an error for which this rank cannot continue."""
+        worker, transport, limit = self._worker, self._transport, _time_limit(self._job)
+        worker.on_wait = transport.poll
+        try:
+            if self._setup.resume:
+                from mpifl.client.checkpointing import ResumePayload, resume
 
-            resume(self._worker, ResumePayload(**self._setup.resume))
-        serve_clients(self._worker, self._transport, _time_limit(self._job))
+                resume(worker, ResumePayload(**self._setup.resume))
+            for deliveries in transport.messages(worker.batch_size):
+                with limit():
+                    worker.step(deliveries)
+        except MPI.Exception:
+            raise
+        except BaseException as error:
+            if is_from_signal(error):
+                raise
+            transport.fail(error)
+        finally:
+            if self._group:
+                self._group.stop()
 
     def _save(self, number: int) -> None:
         """Writes this rank's part of its first checkpoint; only now it imports what writes files."""
@@ -265,10 +273,12 @@ class ClientRank:
         fields = handshake.receive_json(self._comm)
         shard = handshake.receive_arrays(self._comm, fields["shard"])
         consumed = handshake.receive_arrays(self._comm, fields["consumed"])
-        if self._group:
-            self._group.call(i, HOST, {}, shard)
         try:
-            hosted = _build(self._job, self._setup, {i: shard}, self._group)
+            if self._group:
+                self._group.call(i, HOST, {}, shard)
+                hosted = _build_together(self._job, self._setup, i, shard, self._group)
+            else:
+                hosted = _build(self._job, self._setup, {i: shard}, None)
             self._worker.add_clients(hosted.objectives)
             pending = None
             if fields["saved"]:

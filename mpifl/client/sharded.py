@@ -16,7 +16,8 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Message, State, Update
 from mpifl.client.worker import Worker
 from mpifl.objective import norm_of, parts_of
-from mpifl.transport.mpi import DATA, MPI, wait
+from mpifl.transport.backoff import wait
+from mpifl.transport.mpi import DATA, MPI
 from mpifl.transport.rank_group import RankGroup
 
 if TYPE_CHECKING:

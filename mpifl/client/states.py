@@ -5,21 +5,21 @@ With `memory.client_states` the vectors of states that do not fit into so many b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+import mmap
+import os
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import numpy as np
 
 from mpifl.algorithms.base import State
+from mpifl.errors import ConfigError, RunFailed
 from mpifl.objective import Vector, from_numpy, to_numpy
-
-if TYPE_CHECKING:
-    from mpifl.client.vector_file import VectorFile
 
 BLOCK_BYTES = 1 << 26  # bytes of a file that are reserved at once
 
 
-class ClientStates(MutableMapping[int, State]):
+class ClientStates:
     """The state of each client of a rank; it is changed by storing another one."""
 
     def __init__(
@@ -54,21 +54,13 @@ class ClientStates(MutableMapping[int, State]):
         self._removed.discard(i)
         self._states[i] = self._file.write(self._states.get(i), state) if self._file else state
 
-    def __delitem__(self, i: int) -> None:
-        if i not in self:
-            raise KeyError(i)
+    def remove(self, i: int) -> None:
+        """Removes client i, which may not be hosted here; it is again once a state of it is stored."""
         self._states.pop(i, None)
         self._removed.add(i)
 
-    def __contains__(self, i: object) -> bool:
+    def __contains__(self, i: int) -> bool:
         return i in self._states or (i in self._clients and i not in self._removed)
-
-    def __iter__(self) -> Iterator[int]:
-        yield from (i for i in self._clients if i not in self._removed)
-        yield from (i for i in self._states if i not in self._clients)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
     def changed(self) -> Iterator[int]:
         """The clients whose states were stored: the others have their initial states."""
@@ -76,16 +68,25 @@ class ClientStates(MutableMapping[int, State]):
 
 
 class StateFile:
-    """Keeps the vectors of states: in memory while they fit into `limit` bytes, then in a file mapped into memory."""
+    """Keeps the vectors of states: in memory while they fit into `limit` bytes, then in a file mapped into memory.
+
+    The file has no name: nothing is left of it, however a run ends.
+    """
 
     def __init__(self, x0: Vector, limit: float, folder: str) -> None:
-        from mpifl.client.vector_file import VectorFile
+        """Raises ConfigError where no file can be made in the folder."""
+        import tempfile
 
-        self._like, self._left = x0, limit
+        self._like, self._left, self._folder = x0, limit, folder
         model = to_numpy(x0)
         self._shape, self._dtype = model.shape, model.dtype
         self._bytes = max(1, model.nbytes)  # bytes of a vector
-        self._file: VectorFile = VectorFile(folder)
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder, prefix=".client-states-")  # noqa: SIM115 - until the run ends
+        except OSError as error:
+            wrong = f"no file for the clients' states can be made there: {error.strerror}"
+            raise ConfigError("memory.folder", folder, wrong, "a folder that can be written") from error
+        self._end = 0  # bytes of the file
         self._free: list[np.ndarray] = []  # rows of the file that no state uses
 
     def write(self, old: State | None, new: State) -> State:
@@ -123,6 +124,18 @@ class StateFile:
         if self._left >= self._bytes:
             self._left -= self._bytes
             return np.empty(self._shape, self._dtype)
-        block = self._file.block((max(1, BLOCK_BYTES // self._bytes), *self._shape), self._dtype)
-        self._free = list(block)
+        self._free = list(self._new_block())
         return self._free.pop()
+
+    def _new_block(self) -> np.ndarray:
+        """(count, d) room for vectors, reserved on the disk."""
+        count = max(1, BLOCK_BYTES // self._bytes)
+        size = count * self._bytes
+        try:
+            os.posix_fallocate(self._file.fileno(), self._end, size)
+            memory = mmap.mmap(self._file.fileno(), size, offset=self._end)
+        except OSError as error:
+            text = f"no room for the states of clients in {self._folder}: {error.strerror}"
+            raise RunFailed(f"memory.client_states: {text}") from error
+        self._end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        return np.frombuffer(memory, self._dtype).reshape(count, *self._shape)

@@ -1,6 +1,6 @@
 """The clients of a rank, one or thousands: trains them on their messages, and holds their updates back.
 
-Both transports deliver messages to `Worker.step`. Over MPI the loop `serve_clients` calls it for the messages that have
+Both transports deliver messages to `Worker.step`. Over MPI `ClientRank.run` calls it for the messages that have
 arrived; in one process the transport calls it when the server asks for an update, or begins a checkpoint.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from math import inf, isfinite, nan
 from operator import index
@@ -23,7 +23,7 @@ from mpifl.errors import MAX_PART, Cancelled, format_client_error, inside, place
 from mpifl.objective import Objective, check_vectors, from_numpy, norm_of, to_numpy
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.signals import is_from_signal
-from mpifl.transport.client_end import ClientError, ClientTransport, Delivery, UpdateSink
+from mpifl.transport.client_end import ClientError, ClientTransport, Delivery
 from mpifl.transport.frames import as_float64
 from mpifl.vector_memory import HOST, VectorMemory
 
@@ -68,7 +68,7 @@ class Worker:
         for i in objectives:
             self._initial_state(i)  # made again at first contact; a wrong one is refused before the run
         self.states = ClientStates(objectives, self._initial_state, x0, limit, folder)
-        self.link: UpdateSink  # sink of the updates; the transport sets it
+        self.link: ClientTransport  # where the updates go; the transport sets it
         self.held = DueQueue[Update]()  # updates whose contacts are not over, by perf_counter
         self.computing: Sequence[int] = ()  # clients that compute at this instant
         # Each client's last update, until its next message; in one process until the server has consumed it.
@@ -162,7 +162,7 @@ class Worker:
                 raise
             _load(objective, saved)
             if state is None:  # the client's initial state cannot be made
-                del self.states[i]
+                self.states.remove(i)
             self.failed_clients[i] = format_client_error(self._rank, error)
             return ClientError(self.failed_clients[i])
         if not update.refused:
@@ -172,10 +172,6 @@ class Worker:
         )  # fmt: skip
         self.last_updates[i] = update
         return update
-
-    def forget_update(self, i: int) -> None:
-        """Frees client i's last update, which the server has consumed: no checkpoint needs it any more."""
-        self.last_updates.pop(i, None)
 
     def _checked(self, i: int, update: Update) -> Update:
         """The update as it is sent, with its norm; where it is invalid, an empty one with the reason."""
@@ -226,7 +222,7 @@ class Worker:
         if saved.error:
             self.failed_clients[i] = saved.error
         if saved.state is None:
-            del self.states[i]
+            self.states.remove(i)
             return None, 0.0
         self.states[i] = State.load(saved.state, self._x0)
         if saved.objective:
@@ -249,8 +245,7 @@ class Worker:
 
     def add_failed_client(self, i: int, text: str) -> None:
         """Notes that client i could not be hosted: it answers its messages with this error."""
-        if i in self.states:
-            del self.states[i]
+        self.states.remove(i)
         self.failed_clients[i] = text
 
     def roll_back(self, i: int, consumed: Iterable[np.ndarray], pending: Update | None) -> None:
@@ -301,13 +296,3 @@ def _update_snapshot(u: Update, hold: float) -> UpdateSnapshot:
         version=u.version, round=u.round, norm=u.norm, compute=u.compute, busy=u.busy, accuracy=u.accuracy,
         refused=u.refused, hold=hold,
     )  # fmt: skip
-
-
-def serve_clients(
-    worker: Worker, transport: ClientTransport, time_limit: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> None:
-    """Answers the messages to a rank's clients until the run ends; clients compute inside `time_limit`."""
-    worker.on_wait = transport.poll
-    for deliveries in transport.messages(worker.batch_size):
-        with time_limit():
-            worker.step(deliveries)

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.objective import Objective, Vector
+from mpifl.objective import Objective, Vector, to_numpy
 from mpifl.problems.problem import HostedClients
+
+GRADIENT = "gradient"  # asks the other members for their parts of a gradient (`MicroBatched.follow_gradient`)
 
 
 class Group(Protocol):
@@ -29,11 +31,8 @@ class Group(Protocol):
     def communicator(self) -> Any:
         """An MPI communicator of the group alone."""
 
-    def begin(self, client: int, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
-        """Tells the other members, where this one is the leader, to compute their part of a gradient."""
-
     def call(self, client: int, name: str, arguments: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
-        """Tells the other members, where this one is the leader, to call something."""
+        """Tells the other members, where this one is the leader, to call something; returns once they know."""
 
     def agree(self, run: Callable[[], tuple[np.ndarray, int]], alike: bool = True) -> tuple[np.ndarray, int]:
         """What `run` returns, the same on all members (`alike`), or the number alone; raises where it raised on one."""
@@ -74,7 +73,8 @@ class MicroBatched:
         some = None if every else rows
         self._gradients += 1
         if self._group:
-            self._group.begin(self._client, self._round, self._gradients, x, some)
+            arrays = [to_numpy(x), *([] if every else [np.ascontiguousarray(rows, np.int64)])]
+            self._group.call(self._client, GRADIENT, {"round": self._round, "number": self._gradients}, arrays)
         result = self._sum_of_parts(x, some, self._gradients)
         if isinstance(result, BaseException):
             raise result
@@ -82,7 +82,7 @@ class MicroBatched:
             self._objective.take_buffers(result)
         return result
 
-    def follow_gradient(self, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
+    def follow_gradient(self, x: Vector, rows: np.ndarray | None = None, *, round: int, number: int) -> None:
         """Computes this member's part of a gradient, and sends it on; on members that are not the leader."""
         if round != self._round:
             self.begin_round(round)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -162,26 +162,24 @@ def _discard(file: h5py.File | None, temporary: Path) -> None:
         temporary.unlink()
 
 
-def create_datasets(
-    file: h5py.File,
-    attrs: Mapping[str, Any],
-    clients: Mapping[str, Any],
-    x: np.ndarray,
-    layout: Sequence[tuple[str, tuple[int, ...]]],
-    version: int = 0,
-    states: Sequence[str] | None = None,
-    module: ModuleState = NO_STATE,
-    best: bool = False,
-) -> None:
-    """Creates every attribute and dataset of the run file, and switches to SWMR mode.
+class Start(NamedTuple):
+    """What a run file holds from its start, or from the checkpoint that its run continues from."""
 
-    x       (d,) the model of `version`
-    states  of the n clients; None: all live
-    module  what the model's `state_dict` has besides x
-    best    whether the file keeps the best model as well
-    """
+    attrs: Mapping[str, Any]  # root attributes (`tables.ATTRIBUTES`); `schema`, `started`, `id`, `session` are added
+    clients: Mapping[str, Any]  # samples (n,), rank (n,), and rate (n,) where clients have one
+    x: np.ndarray  # (d,) the model of `version`, stored until the final one replaces it
+    layout: Sequence[tuple[str, tuple[int, ...]]]  # names and shapes of the parts of x
+    version: int = 0
+    states: Sequence[str] | None = None  # (n,) of the clients; None: all live
+    module: ModuleState = NO_STATE  # what the model's `state_dict` has besides x
+    best: bool = False  # whether the file keeps the best model as well
+
+
+def create_datasets(file: h5py.File, start: Start) -> None:
+    """Creates every attribute and dataset of the run file, and switches to SWMR mode."""
+    clients = start.clients
     own = {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), "session": secrets.token_hex(8)}
-    for name, value in {**own, "resumed_from": 0, **attrs}.items():
+    for name, value in {**own, "resumed_from": 0, **start.attrs}.items():
         if name not in CHANGING:
             file.attrs[name] = "" if value is None else value
     for name, kind in CHANGING.items():
@@ -198,18 +196,18 @@ def create_datasets(
         "rate": np.full(n, np.nan) if rates is None else rates,
         "rank": clients["rank"],
         "updates": np.zeros(n),
-        "state": states or ["live"] * n,
+        "state": start.states or ["live"] * n,
         "on": np.full(n, np.nan),
     }
     for name, column in CLIENTS.columns.items():
         dtype = h5_type(column.dtype)
         file.create_dataset(f"clients/{name}", data=column.array(first_values[name]).astype(dtype), dtype=dtype)
-    model = file.create_dataset("model/x", data=x)
-    model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])
-    model.attrs["version"] = np.int64(version)
-    if best:
-        file.create_dataset("model/best", data=x).attrs["evaluation"] = np.int64(-1)
-    entries, constants = module
+    model = file.create_dataset("model/x", data=start.x)
+    model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in start.layout])
+    model.attrs["version"] = np.int64(start.version)
+    if start.best:
+        file.create_dataset("model/best", data=start.x).attrs["evaluation"] = np.int64(-1)
+    entries, constants = start.module
     file.create_dataset("model/constants", data=constants).attrs["entries"] = json.dumps(entries)
     checksums.append(file, checksums.of_start(file))
     file.swmr_mode = True

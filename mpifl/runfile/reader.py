@@ -38,17 +38,6 @@ MIN_ATTEMPTS = 4  # minimum number of attempts, however slow they are
 MAX_ATTEMPTS_SECONDS = 1.5  # s after which no further attempt is made
 MAX_METRICS = 20  # metrics that become columns of the evaluations; a file may come from anywhere
 METADATA_ATTEMPTS = 25  # the pauses between them add up to 2**25 ns
-# Errors of h5py on a damaged file.
-DAMAGE_ERRORS = (
-    OSError,
-    RuntimeError,
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-)
 
 
 class UnreadableRun(ConfigError):
@@ -143,7 +132,7 @@ class Run(RunTables):
                 self._file, self.open_ended = _open(self.path)
                 self._read()
                 return
-            except DAMAGE_ERRORS as error:
+            except Exception as error:  # h5py may raise anything for a file that is damaged
                 closed = self._file is not None and not self.open_ended  # the file does not change any more
                 self.close()
                 if isinstance(error, ConfigError):
@@ -220,13 +209,11 @@ class Run(RunTables):
     def config(self) -> dict[str, Any]:
         """The resolved configuration."""
         if self._config is None:
-            import yaml
-
             from mpifl.runfile.fast_yaml import Loader
 
             try:
                 self._config = dict(parse_yaml(self.attrs.get("config") or "{}", Loader) or {})
-            except (yaml.YAMLError, *DAMAGE_ERRORS) as error:
+            except Exception as error:
                 raise _damaged(
                     self.path, f"its configuration cannot be read: {error}", "an undamaged run file"
                 ) from error
@@ -437,7 +424,7 @@ def _readable(path: Path) -> Iterator[None]:
     """Turns errors of h5py on a damaged file into ConfigError."""
     try:
         yield
-    except DAMAGE_ERRORS as error:
+    except Exception as error:
         raise _damaged(path, f"cannot be read: {error}", "an undamaged run file") from error
 
 

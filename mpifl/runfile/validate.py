@@ -18,7 +18,7 @@ from mpifl.safe_input import parse_json
 KINDS = {"f": "fiu", "i": "iu", "S": "S"}  # column of floats, integers, text -> dtype kinds that are accepted
 VALUES = {"f": "numbers", "i": "integers", "S": "text"}  # words for the values of a column in errors
 SINGULARS = {int: "an integer", float: "a number", str: "text"}  # words for attributes in errors
-PLURALS = {int: "integers", float: "numbers", str: "texts"}
+PLURALS: dict[type, str] = {str: "texts", dict: "objects"}
 
 
 def check(

@@ -13,7 +13,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,30 +23,21 @@ import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.interpreter_turns import InterpreterTurns
-from mpifl.objective import NO_STATE, ModuleState
 from mpifl.runfile import checksums
 from mpifl.runfile.checkpoint_folder import folder_of, remove, undo
-from mpifl.runfile.create import abandon, create_datasets, new_file, now
+from mpifl.runfile.create import Start, abandon, create_datasets, new_file, now
 from mpifl.runfile.durable import error_text, sync_folder, temporary_name
 from mpifl.runfile.reader import UnreadableRun, open_run
 from mpifl.runfile.run_lock import Lock, is_locked, with_locks_if_any
 from mpifl.runfile.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, RowBlock, append_rows, encode
 
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
-ROWS_READ = 1 << 14  # rows read while the file is locked
 STALE_AGE = 60.0  # s since the last write, after which a temporary file has no owner
 UNLOCKED_AGE = 1.0  # the same (s) for one that no process has locked
 
 
 class RunWriter:
     """The run file at `path`, with status "running" until `close`.
-
-    attrs    root attributes (`tables.ATTRIBUTES`); `schema`, `started`, `id`, `session` are added
-    clients  samples (n,), rank (n,), and rate (n,) where clients have one
-    x0       (d,) first model, stored until the final one replaces it
-    layout   names and shapes of the parts of x
-    module   what the model's `state_dict` has besides x
-    best     whether the file keeps the best model as well
 
     Raises ConfigError("output", ...) if the file cannot be made, or it or checkpoints beside it are there already and
     `overwrite` is false. With `overwrite` they are removed; with `aside` the file is kept under that name.
@@ -70,49 +61,22 @@ class RunWriter:
     on_rows: Sequence[Callable[[dict[str, dict[str, np.ndarray]]], None]] = ()
     """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        attrs: Mapping[str, Any],
-        clients: Mapping[str, Any],
-        x0: np.ndarray,
-        layout: Sequence[tuple[str, tuple[int, ...]]],
-        overwrite: bool = False,
-        aside: Path | None = None,
-        module: ModuleState = NO_STATE,
-        best: bool = False,
-    ) -> None:
+    def __init__(self, path: str | Path, start: Start, overwrite: bool = False, aside: Path | None = None) -> None:
         self.path = Path(path)
         with new_file(self.path, overwrite, aside) as file:
-            create_datasets(file, attrs, clients, np.asarray(x0), layout, module=module, best=best)
+            create_datasets(file, start)
             remove(folder_of(self.path))  # a resume would take a set that remains if it found no run file
         self._begin(file)
 
     @classmethod
     def resumed(
-        cls,
-        path: str | Path,
-        *,
-        attrs: Mapping[str, Any],
-        clients: Mapping[str, Any],
-        rows: Iterable[RowBlock],
-        states: Sequence[str],
-        x: np.ndarray,
-        version: int,
-        layout: Sequence[tuple[str, tuple[int, ...]]],
-        session: str | None,
-        aside: Path | None = None,
-        module: ModuleState = NO_STATE,
-        best: bool = False,
+        cls, path: str | Path, start: Start, rows: Iterable[RowBlock], session: str | None, aside: Path | None = None
     ) -> RunWriter:
         """Continues a run from a checkpoint in a new file, which replaces the one at `path` in one step, durably.
 
-        attrs    of the resuming process, and `id`, `started`, `began` and `resumed_from` of the run: the number of the
-                 checkpoint; later ones are removed
+        start    its attributes are those of the resuming process, and `id`, `started`, `began` and `resumed_from` of
+                 the run: the number of the checkpoint; later ones are removed
         rows     blocks of rows that follow one another: all up to the checkpoint
-        states   (n,) of the clients
-        x        (d,) the model of `version`
         session  of the old file; None: it is missing or cannot be read
         aside    the name that an old file gets which cannot be read
 
@@ -123,18 +87,18 @@ class RunWriter:
         writer.path = path = Path(path)
         with new_file(path, overwrite=True, aside=aside) as file:
             _check_not_resumed(path, session)
-            create_datasets(file, attrs, clients, np.asarray(x), layout, version, states, module, best)
-            file.attrs.modify("began", np.float64(attrs.get("began", np.nan)))
+            create_datasets(file, start)
+            file.attrs.modify("began", np.float64(start.attrs.get("began", np.nan)))
             for block in rows:
                 for table in TABLES:
                     append_rows(file[table], block[table])
             for table in TABLES:
                 checksums.append(file, checksums.of_table(file, table))
-            file["clients/updates"][...] = _updates_by_client(path, file, len(states))
+            file["clients/updates"][...] = _updates_by_client(path, file, len(start.clients["samples"]))
             file.flush()
             os.fsync(file.id.get_vfd_handle())
         with contextlib.suppress(OSError):  # a set that remains has another session
-            undo(folder_of(path), int(attrs["resumed_from"]))
+            undo(folder_of(path), int(start.attrs["resumed_from"]))
         with contextlib.suppress(OSError):  # the next checkpoint syncs the folder again
             sync_folder(path.parent)
         writer._begin(file)
@@ -213,25 +177,18 @@ class RunWriter:
 
         May be called from another thread than the loop's, and after `close`.
         """
-        columns = TABLES[table].columns
-        arrays = {name: np.empty(stop - start, column.dtype) for name, column in columns.items()}
-        for first in range(start, stop, ROWS_READ):  # the lock is held briefly
-            last = min(first + ROWS_READ, stop)
-            block = self._try(partial(self._read, table, first, last))
-            self.check()
-            for name, array in arrays.items():
-                array[first - start : last - start] = block[name]
-        return arrays
+        rows: dict[str, np.ndarray] = self._try(partial(self._read, table, start, stop))
+        self.check()
+        return rows
 
     def check_not_replaced(self) -> None:
         """Raises RunFailed where the file was deleted, moved or replaced: another process resumed the run."""
         self._try(self._check_not_replaced)
         self.check()
 
-    def close(self, status: str, x: np.ndarray | None = None, version: int | None = None) -> None:
+    def close(self, status: str, x: np.ndarray | None = None) -> None:
         """Writes the remaining rows, the final model `x` (d,) (None: x0 stays), `finished` and `status`; closes.
 
-        version  of x; None: the number of aggregations
         Raises RunFailed if the file is incomplete. A second call does nothing.
         """
         if self._closed:
@@ -241,7 +198,7 @@ class RunWriter:
         self._closed = True
         self._stop_thread()
         atexit.unregister(self._stop_thread)
-        self._try(lambda: self._finish(status, x, version))
+        self._try(lambda: self._finish(status, x))
         if self._error is not None:
             self._abandon()
         self._alive.release()
@@ -319,12 +276,12 @@ class RunWriter:
         self._crc[table] = checksums.crc(columns.values(), self._crc[table])
         return ChecksumRow(table, start, count, self._crc[table]), columns
 
-    def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
+    def _finish(self, status: str, x: np.ndarray | None) -> None:
         self._write()
         if self.client_on is not None:
             self._file["clients/on"][...] = self.client_on
         if x is not None:
-            _replace_model(self._file, "x", x, "version", self._written["aggregations"] if version is None else version)
+            _replace_model(self._file, "x", x, "version", self._written["aggregations"])
         if self.best_model:
             _replace_model(self._file, "best", self.best_model[0], "evaluation", self.best_model[1])
         self._check_not_replaced()

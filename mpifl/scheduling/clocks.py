@@ -11,21 +11,33 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from math import inf, isnan, nan
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mpifl.algorithms.base import Update
 from mpifl.checkpoint.snapshot import ClockState
-from mpifl.errors import RunFailed
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.scheduling.due_queue import DueQueue
-from mpifl.scheduling.schedule import UpdateSource
 from mpifl.scheduling.timeline import Timeline
 
-STALLED = (
-    "no client with a message is on again (clock.availability): the run cannot continue; give stop.time, "
-    "after: repeat, or cohort_from: available"
-)
 POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
+
+
+class UpdateSource(Protocol):
+    """Where a schedule receives the clients' updates from: the server's end of a transport."""
+
+    client_failures: list[tuple[int, str]]  # clients found to have failed, and why; whoever handles them removes them
+
+    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
+        """Waits for client i's update, at most `timeout` seconds; None where it did not come, or never will.
+
+        A client that has failed is then in `client_failures`.
+        """
+
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
+        """Waits for the next update of any client, at most `timeout` seconds; None where none came."""
+
+    def keep_update(self, i: int, update: Update) -> Update:
+        """Returns the update with vectors of its own, outside the receive buffers, so that it can wait."""
 
 
 class Contact(NamedTuple):
@@ -71,7 +83,7 @@ class Clock:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether updates are in flight and none of their clients is on again."""
+        """Whether no update comes any more: none is in flight, or none of their clients is on again."""
         raise NotImplementedError
 
     @property
@@ -84,7 +96,6 @@ class Clock:
 
     def cancel(self, i: int) -> None:
         """Stops expecting an update of client i."""
-        raise NotImplementedError
 
     def save(self) -> ClockState:
         """The state that `load` restores."""
@@ -116,6 +127,15 @@ class Clock:
         timed out           a time before both
         """
         raise NotImplementedError
+
+
+class RecordedClock(Clock):
+    """The clock of a replay, whose times are recorded: foresees nothing."""
+
+    deterministic = True
+
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
+        return 0.0
 
 
 def _state(time: float, contacts: Mapping[int, Contact], starts: list[float]) -> ClockState:
@@ -157,7 +177,8 @@ class RealClock(Clock):
 
     @property
     def is_stalled(self) -> bool:
-        return self.has_in_flight and all(contact.waited == inf for contact in self._in_flight.values())
+        held = self._held.entries()
+        return all(contact.waited == inf or (i in held and held[i][0] == inf) for i, contact in self._in_flight.items())
 
     @property
     def held(self) -> int:
@@ -184,10 +205,6 @@ class RealClock(Clock):
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         end = min(deadline, stop)
-        if end == inf and not self._in_flight:
-            raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
-        if end == inf and self.timeline and self.is_stalled:
-            raise RunFailed(STALLED)
         now = self.now()
         # Events already overdue at the last receive come first. Later ones wait for one receive, so that they cannot
         # starve updates.
@@ -252,7 +269,7 @@ class VirtualClock(Clock):
 
     @property
     def is_stalled(self) -> bool:
-        return len(self._due) > 0 and self._due.first()[0] == inf
+        return self._due.first()[0] == inf
 
     def cancel(self, i: int) -> None:
         self._due.discard(i)
@@ -275,13 +292,9 @@ class VirtualClock(Clock):
         end = min(deadline, stop)
         due, i = self._due.first()
         self.timed_out = False
-        if due > end or i < 0:
-            if end == inf:
-                raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
+        if due > end:
             self.time = end
             return None
-        if due == inf:  # `end` is infinite too
-            raise RunFailed(STALLED)
         if not (update := source.receive_from(i, POLL_INTERVAL)):
             self.timed_out = True
             return None

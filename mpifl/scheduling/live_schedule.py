@@ -9,10 +9,14 @@ from time import perf_counter
 from mpifl.algorithms.participation import Trigger
 from mpifl.checkpoint.snapshot import ScheduleState
 from mpifl.errors import RunFailed
-from mpifl.scheduling.clocks import STALLED, Clock
+from mpifl.scheduling.clocks import Clock, UpdateSource
 from mpifl.scheduling.polls import LocalProgress
-from mpifl.scheduling.schedule import Event, Schedule, UpdateSource
-from mpifl.scheduling.timeline import Timeline
+from mpifl.scheduling.schedule import Event, Schedule
+
+STALLED = (
+    "no client with a message is on again (clock.availability): the run cannot continue; give stop.time, "
+    "after: repeat, or cohort_from: available"
+)
 
 
 class LiveSchedule(Schedule):
@@ -39,12 +43,10 @@ class LiveSchedule(Schedule):
         checkpoint_every: float | None = None,
         checkpoint_updates: int | None = None,
         checkpoint_end: bool = False,
-        timeline: Timeline | None = None,
         progress: LocalProgress | None = None,
     ) -> None:
-        super().__init__(timeline, progress)
-        self.clock, self._trigger, self._seed = clock, trigger, seed
-        self.deterministic = clock.deterministic
+        super().__init__(clock, progress)
+        self._trigger, self._seed = trigger, seed
         self._stop_time, self._stop_updates = stop_time or inf, stop_updates or inf
         self._evaluate_every, self._evaluate_updates = evaluate_every or inf, evaluate_updates
         self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
@@ -80,19 +82,6 @@ class LiveSchedule(Schedule):
         evaluated = saved.evaluated_time, saved.evaluated_updates, saved.evaluated_aggregations
         self._evaluated = None if saved.evaluated_updates < 0 else evaluated
 
-    @property
-    def held(self) -> int:  # type: ignore[override]
-        return self.clock.held
-
-    def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        return self.clock.contact_time(i, round, work)
-
-    def cancel(self, i: int) -> None:
-        self.clock.cancel(i)
-
-    def on_seconds(self, i: int, seconds: float) -> float:
-        return self.clock.on_seconds(i, seconds)
-
     def aggregates(self, ready: bool | None) -> bool:
         if ready is None and self._trigger:
             ready = self._trigger.due(self._unaggregated, self._updates, self._seed)
@@ -125,6 +114,9 @@ class LiveSchedule(Schedule):
             if self._unaggregated and not clock.has_in_flight and self.alarm == inf and not (trigger and trigger.timed):
                 self._count_aggregation()
                 yield Event("aggregate", clock.time)
+            if self._stop_time == self._next_aggregation == self.alarm == inf and clock.is_stalled:
+                nothing = "no update is in flight and nothing is due: the run cannot continue"
+                raise RunFailed(STALLED if clock.has_in_flight else nothing)
             next_evaluation = self._next_evaluation
             deadline = min(next_evaluation, self._next_aggregation, self.alarm)
             if got := clock.next_update(source, deadline, self._stop_time):
@@ -152,8 +144,6 @@ class LiveSchedule(Schedule):
                 self._count_aggregation()
                 yield Event("aggregate", clock.time)
             elif next_evaluation <= min(clock.time, self._stop_time):
-                if clock.is_stalled and self._stop_time == self._next_aggregation == self.alarm == inf:
-                    raise RunFailed(STALLED)
                 self._evaluations = max(self._evaluations + 1, int(clock.time / self._evaluate_every))
                 self._next_evaluation = (self._evaluations + 1) * self._evaluate_every
                 yield self._evaluation(clock.time, clock.time - next_evaluation)

@@ -2,61 +2,63 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpifl.algorithms.base import Update
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.scheduling.clocks import RecordedClock, UpdateSource
 from mpifl.scheduling.polls import LocalProgress
-from mpifl.scheduling.schedule import Event, Schedule, UpdateSource
+from mpifl.scheduling.schedule import Event, Schedule
 from mpifl.scheduling.timeline import Timeline
 
 if TYPE_CHECKING:
-    from mpifl.runfile import Run
+    from mpifl.runfile.reader import Run
 
 
-class ClientIncident(NamedTuple):
-    """A refused update or the loss of a client, and its place in the order of events."""
+class Recorded(NamedTuple):
+    """An event other than an update, and its place in the order of events."""
 
-    kind: str  # refused | lost
-    time: float  # s of the run's clock
-    client: int
-    text: str
     updates: int  # number of updates before it
     version: int  # number of aggregations before it
+    event: Event
+    name: str  # "evaluation 2"
 
-
-class Evaluation(NamedTuple):
-    """An evaluation, and its place in the order of events."""
-
-    time: float  # s of the run's clock
-    updates: int  # number of updates before it
-    version: int  # number of aggregations before it
-    late_by: float  # s
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.updates, self.version
 
 
 class ReplaySchedule(Schedule):
     """Repeats recorded events in their order, once; the times are those that were recorded."""
 
-    deterministic = is_replay = True
+    is_replay = True
 
     def __init__(
         self,
         updates: Sequence[tuple[float, int, float, float, float]],  # (time, client, compute, exchange, waited)
-        aggregations: Sequence[tuple[float, int]],  # (time, updates before)
-        evaluations: Sequence[tuple[float, int, int, float]],  # the fields of `Evaluation`
+        aggregations: Iterable[tuple[float, int]],  # (time, updates before)
+        evaluations: Iterable[tuple[float, int, int, float]],  # (time, updates before, aggregations before, late by)
         timed: bool,  # aggregations were due by a clock, not with an update
-        incidents: Sequence[ClientIncident] = (),
+        incidents: Iterable[tuple[str, float, int, str, int, int]] = (),  # refused or lost: the fields of `EventRow`
         timeline: Timeline | None = None,
         progress: LocalProgress | None = None,
     ) -> None:
-        super().__init__(timeline, progress)
+        super().__init__(RecordedClock(lambda client, round: 0.0, timeline=timeline), progress)
         self._updates, self._timed, self._version = updates, timed, 0
-        # What has not been repeated, in its order.
-        self._aggregations, self._incidents = deque(aggregations), deque(incidents)
-        self._evaluations = deque(Evaluation(*row) for row in evaluations)
+        # At one place evaluations come first, then incidents.
+        self._others = merge(
+            (Recorded(u, v, Event("evaluate", time, late_by=late), f"evaluation {k}")
+             for k, (time, u, v, late) in enumerate(evaluations, 1)),
+            (Recorded(u, v, Event(kind, time, i, text=text), f"incident {k}")
+             for k, (kind, time, i, text, u, v) in enumerate(incidents, 1)),
+            (Recorded(u, k - 1, Event("aggregate", time), f"aggregation {k}")
+             for k, (time, u) in enumerate(aggregations, 1)),
+            key=lambda each: each.place,
+        )  # fmt: skip
+        self._next = next(self._others, None)  # the first of those that were not repeated
         self._due = False  # whether the last update triggered an aggregation
 
     @classmethod
@@ -79,67 +81,49 @@ class ReplaySchedule(Schedule):
             progress,
         )
 
-    def _aggregation_follows(self, updates: int) -> bool:
-        """Whether the next aggregation is the one after this many updates."""
-        return bool(self._aggregations) and self._aggregations[0][1] == updates
+    def _follows(self, updates: int) -> Event | None:
+        """The next event but updates, if it comes after this many updates and before the next one."""
+        following = self._next
+        return following.event if following and following.place == (updates, self._version) else None
 
-    def _follows(self, rows: Sequence[Evaluation | ClientIncident], updates: int) -> bool:
-        """Whether the next of these comes after this many updates and before the next aggregation."""
-        return bool(rows) and (rows[0].updates, rows[0].version) == (updates, self._version)
+    def _take(self) -> None:
+        """The next event but updates takes place now."""
+        assert self._next
+        self._version += self._next.event.kind == "aggregate"
+        self._next = next(self._others, None)
 
     def aggregates(self, ready: bool | None) -> bool:
         due = self._due and ready is not False  # else the recorded aggregation came later, by an alarm
         if due:
-            self._next_aggregation()
+            self._take()
         return due
-
-    def _next_aggregation(self) -> float:
-        """The time of the next aggregation, which takes place now."""
-        self._version += 1
-        return self._aggregations.popleft()[0]
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The recorded events in order. Raises RunFailed where a client does not answer as it did."""
-        left: dict[str, Sequence[object]] = {
-            "aggregation": self._aggregations,
-            "evaluation": self._evaluations,
-            "incident": self._incidents,
-        }
-        counts = {what: len(rows) for what, rows in left.items()}
         yield from self._between(source, 0)
         for count, (time, client, compute, exchange, waited) in enumerate(self._updates, 1):
             # An event between an update and its aggregation makes that an event of its own.
-            separate = self._timed or self._follows(self._evaluations, count) or self._follows(self._incidents, count)
-            self._due = self._aggregation_follows(count) and not separate
+            following = self._follows(count)
+            self._due = following is not None and following.kind == "aggregate" and not self._timed
             if self.polls and self.alarm < inf:
                 yield Event("poll", self.alarm)
             update = self._receive(source, client)
             update = update._replace(compute=compute, exchange=exchange, time=time, waited=waited)
             yield Event("update", time, client, update)
             yield from self._between(source, count)
-        for what, rows in left.items():
-            if rows:
-                number = counts[what] - len(rows) + 1
-                raise RunFailed(f"the recorded events contradict each other: {what} {number} has no place among them")
 
     def _between(self, source: UpdateSource, updates: int) -> Iterator[Event]:
         """The events between this many updates and the next one."""
-        while True:
-            if self._follows(self._evaluations, updates):
-                evaluation = self._evaluations.popleft()
-                yield Event("evaluate", evaluation.time, late_by=evaluation.late_by)
-            elif self._follows(self._incidents, updates):
-                incident = self._incidents[0]
-                if self.polls and self.alarm <= incident.time:
-                    yield Event("poll", self.alarm)
-                    continue
-                self._incidents.popleft()
-                refused = self._receive(source, incident.client) if incident.kind == "refused" else None
-                yield Event(incident.kind, incident.time, incident.client, refused, text=incident.text)
-            elif self._aggregation_follows(updates):
-                yield Event("aggregate", self._next_aggregation())
-            else:
-                return
+        while event := self._follows(updates):
+            if self.polls and event.client >= 0 and self.alarm <= event.time:
+                yield Event("poll", self.alarm)
+                continue
+            self._take()
+            if event.kind == "refused":
+                event = event._replace(update=self._receive(source, event.client))
+            yield event
+        if (left := self._next) and (left.updates <= updates or updates == len(self._updates)):
+            raise RunFailed(f"the recorded events contradict each other: {left.name} has no place among them")
 
     @staticmethod
     def _receive(source: UpdateSource, i: int) -> Update:
@@ -149,7 +133,8 @@ class ReplaySchedule(Schedule):
         raise RunFailed("; ".join(failures) or f"client {i} was lost")
 
 
-def _incidents(run: Run) -> list[ClientIncident]:
+def _incidents(run: Run) -> list[tuple[str, float, int, str, int, int]]:
+    """The refused updates and the clients that were lost."""
     events, clients = run.events, run.updates.client
     if (events.kind == "rehosted").any():
         wrong = "rehosted clients continue from an older state, which the file does not hold"
@@ -162,4 +147,4 @@ def _incidents(run: Run) -> list[ClientIncident]:
     if late or not failures.client.between(0, len(run.clients) - 1).all():
         raise ConfigError("run file", run.path, "a lost client has updates later", "events that agree with the updates")
     columns = ["kind", "time", "client", "text", "updates", "version"]
-    return [ClientIncident(*row) for row in failures[columns].itertuples(index=False)]
+    return list(failures[columns].itertuples(index=False, name=None))

@@ -21,7 +21,7 @@ import numpy as np
 from mpifl.checkpoint.part import PartWriter
 from mpifl.checkpoint.segments import Segment, extend_segments, keep_segments
 from mpifl.checkpoint.sets import Manifest, commit, discard
-from mpifl.checkpoint.snapshot import EvaluatorState, PendingEvaluation, ServerSnapshot
+from mpifl.checkpoint.snapshot import ServerSnapshot
 from mpifl.client.checkpointing import ResumePayload
 from mpifl.objective import Vector
 from mpifl.runfile.checkpoint_folder import folder_of
@@ -29,10 +29,9 @@ from mpifl.runfile.run_lock import Lock
 from mpifl.runfile.tables import EventRow
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.client_end import PartStatus
 
 if TYPE_CHECKING:
-    from mpifl.runfile import RunWriter
+    from mpifl.runfile.writer import RunWriter
     from mpifl.server.evaluator import Evaluator
     from mpifl.server.loop import ServerLoop
 
@@ -62,7 +61,6 @@ class Checkpointer:
         self._since: dict[int, list[np.ndarray]] = {}
         self._base = base and base.without_arrays()  # snapshot of the last complete checkpoint
         self._number = base.number if base else 0
-        self._evaluations = base.rows["evaluations"] if base else 0  # rows of earlier sessions
         self._resumes = base.resumes + 1 if base else 0
         self._segments = list(segments)  # rows of the last complete checkpoint; the pool's thread sets them
         self._parts: dict[int, tuple[int, int]] = {}
@@ -99,12 +97,8 @@ class Checkpointer:
 
     def _server_snapshot(self, time_: float) -> ServerSnapshot:
         """The server's present state, except the algorithm's."""
-        measured, best, kept, pending = self._evaluator.pending()
-        waiting = [PendingEvaluation(*each) for each in pending]
-        evaluator = EvaluatorState(best, self._evaluator.reached, waiting, kept)
-        per_evaluation = self._evaluator.rows_per_evaluation()
-        recorded = {table: count * (self._evaluations + measured) for table, count in per_evaluation.items()}
-        rows = {**self._writer.counts(), **recorded}
+        evaluator, evaluated = self._evaluator.save()
+        rows = {**self._writer.counts(), **evaluated}
         return ServerSnapshot(
             number=self._number, run=self._writer.id, session=self._writer.session,
             resumed_from=self._writer.resumed_from, resumes=self._resumes, started=self._writer.started,
@@ -116,7 +110,7 @@ class Checkpointer:
     def poll(self, time_: float) -> None:
         """Takes note of the parts that are durable; completes or abandons the checkpoint in progress. Never waits."""
         self._ranks.poll()
-        statuses = [PartStatus(0, *part) for part in self._part.done()] + self._ranks.part_statuses
+        statuses = self._part.done() + self._ranks.part_statuses
         self._ranks.part_statuses.clear()
         for part in statuses:
             if part.number != self._number or not self.busy:

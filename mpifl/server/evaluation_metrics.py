@@ -70,13 +70,15 @@ def _kind(value: object) -> str:
 
 
 def check_evaluation(job: Job, problem: Problem) -> None:
-    """Raises ConfigError where the problem does not have what the job's section `evaluate` asks for.
+    """Raises ConfigError where the problem does not have what `evaluate` and `stop.accuracy` ask for.
 
     Tries the metrics on the first model.
     """
-    if not (job.evaluate.clients or job.evaluate.metrics):
+    if not (job.evaluate.clients or job.evaluate.metrics or job.stop.accuracy):
         return
     x = problem.initial(job.seed)
+    if job.stop.accuracy and isnan(problem.evaluate(x).get("test_accuracy", nan)):
+        raise ConfigError("stop.accuracy", job.stop.accuracy, "this problem has no test accuracy", "null")
     if job.evaluate.clients and np.isnan(problem.client_accuracies(x)).all():
         wrong, remedy = "no client has an accuracy on test rows of its own", "or set problem.test_split, such as 0.2"
         if not getattr(job.problem.model, "classifies", True):
@@ -97,9 +99,3 @@ def check_evaluation(job: Job, problem: Problem) -> None:
         remedy = "or set problem.test_split, such as 0.2"
         raise ConfigError("evaluate.metrics", names, "there are no test rows", "none", remedy)
     measure(load_metrics(job.evaluate.metrics), *found)
-
-
-def check_target(job: Job, problem: Problem) -> None:
-    """Raises ConfigError where a run is to end at a test accuracy, and the first model has none."""
-    if job.stop.accuracy and isnan(problem.evaluate(problem.initial(job.seed)).get("test_accuracy", nan)):
-        raise ConfigError("stop.accuracy", job.stop.accuracy, "this problem has no test accuracy", "null")

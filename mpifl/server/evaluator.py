@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from math import isnan, nan
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpifl.checkpoint.snapshot import EvaluatorState, PendingEvaluation
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.objective import Vector
@@ -19,25 +20,13 @@ from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow, EventRow, M
 from mpifl.server.evaluation_metrics import load_metrics, measure
 
 if TYPE_CHECKING:
-    from mpifl.checkpoint.snapshot import EvaluatorState
     from mpifl.config.job import Job
     from mpifl.problems import Problem
-    from mpifl.runfile import RunWriter
+    from mpifl.runfile.writer import RunWriter
 
 log = logging.getLogger(__package__)
 
 QUEUE_LIMIT = 4  # models that may wait to be evaluated
-
-
-class EvaluationRequest(NamedTuple):
-    """A model that is to be evaluated."""
-
-    time: float  # s of the run's clock
-    updates: int
-    version: int
-    x: Vector  # (d,)
-    accuracies: np.ndarray | None  # (n,) of the clients under their own models; NaN where not yet reported
-    age: float = 0.0  # s from when the evaluation was due to `time`
 
 
 class Watch:
@@ -96,23 +85,22 @@ class Evaluator:
         self._done = self.best_personal, self.kept  # both after the last model that is no longer pending
         self._failed: RunFailed | None = None  # the error of a user's metric
         self._pool = ThreadPoolExecutor(1, "evaluate")
-        self._pending: deque[tuple[Future[tuple[float, Vector]], EvaluationRequest]] = deque()
-        self._submitted = 0
-        self._skipped: EvaluationRequest | None = None  # the last request if it was skipped, else None
+        self._pending: deque[tuple[Future[tuple[float, Vector]], PendingEvaluation]] = deque()
+        self._submitted = self._rows  # models, those of earlier sessions included
+        self._skipped: PendingEvaluation | None = None  # the last request if it was skipped, else None
         self.latest: dict[str, float] = {}  # the metrics of the last evaluation
         self.turns = InterpreterTurns()
         self.max_age = 0.0  # s, the most by which an evaluation was late
         for each in saved.pending if saved else ():
-            age = nan if each.age is None else each.age
-            self.submit(EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies, age))
+            self.submit(each)
 
     def _watch(self, metric: str | None) -> Watch | None:
         """The best value of a metric in the rows so far."""
         return Watch(metric, self._writer.read("evaluations", 0, self._rows)[metric].tolist()) if metric else None
 
-    def __call__(self, request: EvaluationRequest) -> bool:
+    def __call__(self, request: PendingEvaluation) -> bool:
         """Queues a model; whether the target accuracy has been reached. Raises what an earlier evaluation raised."""
-        self.max_age = max(self.max_age, request.age)
+        self.max_age = max(self.max_age, request.age or 0.0)
         self._collect()
         if len(self._pending) >= QUEUE_LIMIT:
             if not self._deterministic:
@@ -130,7 +118,7 @@ class Evaluator:
             self._done = self._pending.pop()[0].result()
         return self.reached
 
-    def submit(self, request: EvaluationRequest) -> None:
+    def submit(self, request: PendingEvaluation) -> None:
         """Queues a model, also beyond `QUEUE_LIMIT`."""
         future = self._pool.submit(self._run, request)
         self._pending.append((future, request))
@@ -138,28 +126,27 @@ class Evaluator:
         if self._alone:
             wait([future])
 
-    def pending(self) -> tuple[int, float, Vector, list[EvaluationRequest]]:
-        """The number of models evaluated, their BMTA, the one that is kept, and the queued requests. Raises what an
+    def save(self) -> tuple[EvaluatorState, dict[str, int]]:
+        """The state that a resume continues from, and how many rows the run file's tables have by then. Raises what an
         evaluation raised."""
         self._collect()
-        return self._submitted - len(self._pending), *self._done, [request for _, request in self._pending]
-
-    def rows_per_evaluation(self) -> dict[str, int]:
-        """The rows of the run file's tables that belong to each evaluation."""
+        best, kept = self._done
+        done = self._submitted - len(self._pending)
         tested = int((~np.isnan(self._first)).sum()) if self._settings.clients else 0
-        return {"evaluations": 1, "client_evaluations": tested, "metrics": len(self._metrics)}
+        rows = {"evaluations": done, "client_evaluations": done * tested, "metrics": done * len(self._metrics)}
+        return EvaluatorState(best, self.reached, [request for _, request in self._pending], kept), rows
 
     def _collect(self) -> None:
         while self._pending and self._pending[0][0].done():
             self._done = self._pending.popleft()[0].result()
 
-    def _run(self, request: EvaluationRequest) -> tuple[float, Vector]:
+    def _run(self, request: PendingEvaluation) -> tuple[float, Vector]:
         with self.turns.working():
             self._evaluate(request)
             return self.best_personal, self.kept
 
-    def _evaluate(self, request: EvaluationRequest) -> None:
-        x, accuracies = request.x, request.accuracies
+    def _evaluate(self, request: PendingEvaluation) -> None:
+        x, accuracies = request.model, request.accuracies
         self._problem.begin_evaluation(request.version)
         training = self._rows % self._settings.train_every == 0
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
@@ -179,7 +166,8 @@ class Evaluator:
         if log.isEnabledFor(logging.DEBUG):
             known = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items() if not isnan(value))
             log.debug("evaluation at %.4g s, %s updates: %s", request.time, f"{request.updates:,}", known)
-        self._writer.append(EvaluationRow(request.time, request.updates, request.version, age=request.age, **metrics))
+        age = nan if request.age is None else request.age
+        self._writer.append(EvaluationRow(request.time, request.updates, request.version, age=age, **metrics))
         if own is not None:
             self._writer.extend(self._client_rows(own, accuracies))
         self._writer.extend(further)

@@ -5,38 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.algorithms.participation import CohortSampler
-from mpifl.checkpoint.snapshot import LoopState
+from mpifl.checkpoint.snapshot import LoopState, PendingEvaluation
 from mpifl.config.job import Faults
 from mpifl.config.types import INT64_MAX
 from mpifl.errors import RunFailed, place_of
 from mpifl.objective import Vector, check_vectors
-from mpifl.runfile.tables import LOGGED_BESIDE, TABLES, AggregationRow, EventRow, LoggedRow, Row, UpdateRow
+from mpifl.runfile.tables import LOGGED_BESIDE, TABLES, AggregationRow, EventRow, LoggedRow, UpdateRow
 from mpifl.scheduling.schedule import Event, Schedule
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
-from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.failures import Action, ClientFailures, Decision
 from mpifl.transport.frames import HEADER_BYTES, as_float64
 from mpifl.transport.server_end import ServerTransport
 
-
-class Recorder(Protocol):
-    """Takes the rows of a run (`mpifl.runfile.RunWriter`)."""
-
-    def append(self, row: Row) -> None: ...
-
-    def set_client_state(self, client: int, state: str) -> None: ...
-
-
-class Observer(Protocol):
-    """Receives the row of every update, as a progress bar does."""
-
-    def on_update(self, row: UpdateRow) -> None: ...
+if TYPE_CHECKING:
+    from mpifl.runfile.writer import RunWriter
 
 
 class Checkpointer(Protocol):
@@ -62,7 +50,7 @@ class Checkpointer(Protocol):
 
 INTEGERS = (int, np.integer)
 Ending = Literal["", "stopped", "interrupted"]  # why a run ends now: at a target, or by a signal; "": it goes on
-Evaluate = Callable[[EvaluationRequest], bool]  # returns whether the run is to end
+Evaluate = Callable[[PendingEvaluation], bool]  # returns whether the run is to end
 
 
 class ServerLoop:
@@ -74,19 +62,18 @@ class ServerLoop:
 
     def __init__(
         self, algorithm: Algorithm, server: State, clients: Clients, transport: ServerTransport, schedule: Schedule,
-        recorder: Recorder, evaluate: Evaluate, seed: int, faults: Faults = Faults(),  # noqa: B008 - frozen
-        observers: Sequence[Observer] = (), among_available: bool = False,
+        recorder: RunWriter, evaluate: Evaluate, seed: int, faults: Faults = Faults(),  # noqa: B008 - frozen
+        among_available: bool = False,
     ) -> None:  # fmt: skip
         """server: the state that `Algorithm.init_server` returned; the loop changes it. recorder: takes the run's rows.
 
-        seed: of the draw of each round's members. faults: what becomes of clients that fail. observers: receive the row
-        of every update.
+        seed: of the draw of each round's members. faults: what becomes of clients that fail.
         among_available: the members of a round are drawn among the clients that are on when it begins.
         """
         self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
         self.recorder, self._evaluate = recorder, evaluate
         self.checkpointer: Checkpointer | None = None  # takes the snapshots that the schedule asks for
-        self._observers = tuple(observers)
+        self.observers: Sequence[Callable[[UpdateRow], None]] = ()  # called with the row of every update
         self._x0, self._vector_bytes = server.x, server.x.nbytes
         server.logged = []  # from now on `State.log` keeps what the method logs
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
@@ -94,7 +81,7 @@ class ServerLoop:
         self._reply = algorithm.reply_policy()
         self._polls = schedule.polls = algorithm.polls
         self.clients = ClientTable(clients.n, algorithm.personal_models)
-        self.failures = ClientFailures(faults, self.clients, transport, schedule.on_seconds)
+        self.failures = ClientFailures(faults, self.clients, transport, schedule.clock.on_seconds)
         transport.on_death = self.failures.reports.ranks_died
         self.version = self.updates = 0
         self.time = 0.0  # s of the run's clock, when the last update was consumed
@@ -118,7 +105,7 @@ class ServerLoop:
         clients = self.clients
         for i in members:
             message = self._next_message(i)
-            delay = self.schedule.contact_time(i, message.round, message.work)
+            delay = self.schedule.clock.contact_time(i, message.round, message.work)
             self.transport.send(i, message, delay)
             clients.rounds[i] += 1
             clients.bytes_down[i] = self._frame_bytes(message.vectors)
@@ -150,7 +137,7 @@ class ServerLoop:
         self.evaluated = time
         accuracies = None if self.clients.accuracies is None else self.clients.accuracies.copy()
         model = self.algorithm.model(self.server)
-        return self._evaluate(EvaluationRequest(time, self.updates, self.version, model, accuracies, late_by))
+        return self._evaluate(PendingEvaluation(time, self.updates, self.version, model, accuracies, late_by))
 
     def start_round(self, time: float = 0.0) -> None:
         """Sends the messages of a round that begins at `time`; without rounds, the run's first messages."""
@@ -158,7 +145,7 @@ class ServerLoop:
         if self.cohort is None:
             self.send([i for i in range(self.clients.n) if i not in inactive])
             return
-        timeline = self.schedule.timeline if self._among_available else None
+        timeline = self.schedule.clock.timeline if self._among_available else None
         members = self.cohort.sample(self.version, inactive, timeline.off(time, inactive) if timeline else ())
         self.algorithm.begin_round(self.server, members)
         unique = list(dict.fromkeys(members))
@@ -251,8 +238,8 @@ class ServerLoop:
             self.recorder.append(row)
             if self.server.logged:
                 self._record_logged(self.updates - 1, -1)
-            for observer in self._observers:
-                observer.on_update(row)
+            for observe in self.observers:
+                observe(row)
         clients.refused[i] = clients.moved[i] = 0
         if clients.accuracies is not None:
             clients.accuracies[i] = update.accuracy
@@ -349,7 +336,7 @@ class ServerLoop:
         self.failures.report_lost(i, state, reason)
         if len(self.clients.inactive) == self.clients.n:
             raise RunFailed(f"all clients are lost; the last, client {i}: {reason}")
-        self.schedule.cancel(i)
+        self.schedule.clock.cancel(i)
         self.transport.cancel(i)
         self.algorithm.forget_client(self.server, i)
         if not self.cohort:
@@ -371,7 +358,7 @@ class ServerLoop:
         self._record_event(time, "rehosted", i, f"{destination}: {reason}")
         self.algorithm.on_client_rollback(self.server, i)
         if self.clients.take_in_flight(i):
-            self.schedule.cancel(i)
+            self.schedule.clock.cancel(i)
             self.send([i])
 
     def _record_event(self, time: float, kind: str, i: int, text: str) -> None:

@@ -33,9 +33,6 @@ class ProgressBar:
         self._redirected = logging_redirect_tqdm([log for log in LOGGERS if _on_terminal(log)])
         self._redirected.__enter__()  # what is logged gets lines of its own, above the bar
 
-    def start(self, loop: object) -> None:
-        """The bar is there already."""
-
     def on_update(self, row: UpdateRow) -> None:
         self._count += 1
         self._staleness += row.staleness
@@ -69,11 +66,6 @@ class ProgressBar:
 def _on_terminal(logger: logging.Logger) -> bool:
     """Whether a logger prints to the terminal of the bar."""
     return any(isinstance(h, logging.StreamHandler) and h.stream in (sys.stdout, sys.stderr) for h in logger.handlers)
-
-
-def progress_bar(stop: Any, evaluator: Evaluator, updates: int) -> ProgressBar | None:
-    """A progress bar where stderr is a terminal."""
-    return ProgressBar(stop, evaluator, updates) if sys.stderr.isatty() else None
 
 
 def summary(updates: int, seconds: float, latest: Mapping[str, float], notes: Sequence[str] = ()) -> str:

@@ -22,10 +22,9 @@ from mpifl.config.job import NOT_IDENTITY, Job
 from mpifl.config.read import flatten, job_from_dict, job_to_dict, parse_override, set_key
 from mpifl.config.trust import check_sizes, check_trusted, split_overrides
 from mpifl.errors import ConfigError
-from mpifl.runfile import Run, open_run
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.create import spare_name
-from mpifl.runfile.reader import UnreadableRun
+from mpifl.runfile.reader import Run, UnreadableRun, open_run
 from mpifl.runfile.run_lock import check_not_written
 from mpifl.safe_input import parse_yaml
 from mpifl.server.client_table import LIVE

@@ -34,11 +34,7 @@ MAX_HOSTS = 8  # hosts that are named
 def log_start(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: str) -> None:
     """Logs what the run computes, and where.
 
-    Args:
-        job: The job.
-        problem: Its problem, loaded.
-        attrs: The run file's root attributes.
-        origin: "" for a new run, else what it resumes or replays.
+    attrs: the run file's root attributes. origin: "" for a new run, else what it resumes or replays.
     """
     if log.isEnabledFor(logging.INFO):
         log.info("%s", "\n".join(_start_lines(job, problem, attrs, origin)))
@@ -105,15 +101,10 @@ def _clock(mode: str, delay: Mapping[str, Any], availability: Mapping[str, Any])
 
 
 def _model(section: Mapping[str, Any]) -> str:
-    """A model's name with its options."""
-    options = _settings({key: value for key, value in section.items() if key != "name"})
-    return f"{section['name']}{f' ({options})' if options else ''}"
-
-
-def _settings(section: Mapping[str, Any]) -> str:
-    """The options of a section that are not null or false, as text."""
-    known = {key: value for key, value in section.items() if value not in (None, False)}
-    return ", ".join(f"{key} {f'{value:g}' if isinstance(value, float) else value}" for key, value in known.items())
+    """A model's name with its options, unless these are null or false."""
+    known = {key: value for key, value in section.items() if key != "name" and value not in (None, False)}
+    text = ", ".join(f"{key} {f'{value:g}' if isinstance(value, float) else value}" for key, value in known.items())
+    return f"{section['name']} ({text})" if text else str(section["name"])
 
 
 def _targets(job: Job) -> str:
@@ -144,21 +135,16 @@ def _checkpoints(checkpoint: Checkpoint) -> str:
 class RunLog:
     """Logs the state of a run every `interval` seconds of wall time, from a thread. An observer of the server loop."""
 
-    def __init__(self, job: Job, evaluator: Evaluator, interval: float, updates: int = 0) -> None:
+    def __init__(self, job: Job, evaluator: Evaluator, loop: ServerLoop, interval: float, updates: int = 0) -> None:
         """updates: those consumed before the run was resumed."""
-        self._stop, self._evaluator, self._interval = job.stop, evaluator, interval
+        self._stop, self._evaluator, self._loop, self._interval = job.stop, evaluator, loop, interval
         self._count, self._staleness = updates, 0
         self._begin = time.perf_counter()
         self._last = (self._begin, updates, 0)  # perf_counter, updates and sum of staleness at the last line
-        self._first_share: float | None = None
         self._time = 0.0  # s of the run's clock
+        self._first_share = self._share()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="log")
-
-    def start(self, loop: ServerLoop) -> None:
-        """Starts the thread; `loop` has its clients table."""
-        self._loop = loop
-        self._first_share = self._share()
         self._thread.start()
 
     def on_update(self, row: UpdateRow) -> None:
@@ -169,8 +155,7 @@ class RunLog:
     def close(self, completed: bool = False) -> None:
         """Ends the thread."""
         self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._ended.wait(self._interval):

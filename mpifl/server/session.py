@@ -19,7 +19,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, RunResult, describe_unexpected, first_and_last_line
-from mpifl.runfile import open_run
+from mpifl.runfile.reader import open_run
 from mpifl.runfile.tables import EventRow
 from mpifl.scheduling.clocks import RealClock
 from mpifl.scheduling.live_schedule import LiveSchedule
@@ -28,7 +28,7 @@ from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import Evaluator
 from mpifl.server.loop import Ending, ServerLoop
-from mpifl.server.progress import ProgressBar, progress_bar, summary
+from mpifl.server.progress import ProgressBar, summary
 from mpifl.server.run_log import RunLog
 from mpifl.signals import SignalRecorder, exit_code, is_from_signal
 from mpifl.text import list_numbers
@@ -39,7 +39,8 @@ from mpifl.transport.server_end import ServerTransport
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
-    from mpifl.runfile import Run, RunWriter
+    from mpifl.runfile.reader import Run
+    from mpifl.runfile.writer import RunWriter
     from mpifl.server.resume import ResumePoint
 
 
@@ -95,20 +96,14 @@ class Session:
                 observer.begin(lambda: self.writer.began, file)
         self.writer.on_rows = [observer.put for observer in self.observers]
         self.evaluator = Evaluator(
-            self.problem, self.writer, job, deterministic=self.schedule.deterministic,
+            self.problem, self.writer, job, deterministic=self.schedule.clock.deterministic,
             ends=live is not None,  # a replay ends with its record
             alone=self.problem.draws and isinstance(self.transport, InProcessTransport),
             saved=snapshot.evaluator if snapshot else None,
         )  # fmt: skip
-        updates = snapshot.loop.updates if snapshot else 0
-        self._progress: list[ProgressBar | RunLog] = []
-        if bar := progress_bar(job.stop, self.evaluator, updates):
-            self._progress = [bar]
-        elif job.log_interval and log.isEnabledFor(logging.INFO):
-            self._progress = [RunLog(job, self.evaluator, job.log_interval, updates)]
         self.loop = ServerLoop(
             job.algorithm, self.server, self.clients, self.transport, self.schedule, recorder=self.writer,
-            evaluate=self.evaluator, seed=job.seed, faults=job.faults, observers=self._progress,
+            evaluate=self.evaluator, seed=job.seed, faults=job.faults,
             among_available=job.clock.availability.cohort_from == "available",
         )  # fmt: skip
         self.checkpointer = None
@@ -121,6 +116,12 @@ class Session:
         self._reports = self.loop.failures.reports
         if self.resumed:
             self._resume(self.resumed)
+        self._progress: list[ProgressBar | RunLog] = []
+        if sys.stderr.isatty():
+            self._progress = [ProgressBar(job.stop, self.evaluator, self.loop.updates)]
+        elif job.log_interval and log.isEnabledFor(logging.INFO):
+            self._progress = [RunLog(job, self.evaluator, self.loop, job.log_interval, self.loop.updates)]
+        self.loop.observers = [each.on_update for each in self._progress]
 
     def _wall_seconds(self) -> float:
         """Wall time since the run began, earlier sessions included."""
@@ -149,10 +150,7 @@ class Session:
         if not self._earlier:
             self.writer.set_attr("began", time.time())
         try:
-            for each in self._progress:
-                each.start(self.loop)
-            if isinstance(self.schedule, LiveSchedule):
-                self.schedule.clock.start()
+            self.schedule.clock.start()
             with np.errstate(over="ignore", invalid="ignore"):
                 ended = self.loop.run(self._ending)
             if ended and not self.loop.updates and (count := self.loop.failures.refusals):
@@ -214,7 +212,7 @@ class Session:
         if self.checkpointer:
             self.checkpointer.close()
         if status != "interrupted":
-            dropped += self.schedule.held
+            dropped += self.schedule.clock.held
             if dropped:
                 self._record("dropped", f"{dropped} updates were under way at the end and not applied")
             complete = self._close(status, x)
@@ -224,14 +222,14 @@ class Session:
 
     def _contact_times(self) -> tuple[float, float]:
         """Means over the contacts with a delay in real time: what that was, and how long they took (s)."""
-        clock = self.schedule.clock if isinstance(self.schedule, LiveSchedule) else None
+        clock = self.schedule.clock
         if not (isinstance(clock, RealClock) and clock.contacts):
             return np.nan, np.nan
         return clock.asked / clock.contacts, clock.took / clock.contacts
 
     def _on_fractions(self) -> list[float]:
         """(n,) the fraction of the run that each client was on."""
-        timeline, end = self.schedule.timeline, self.loop.evaluated
+        timeline, end = self.schedule.clock.timeline, self.loop.evaluated
         if timeline is None or not end:
             return [1.0] * self.clients.n
         return [timeline.on_seconds(i, 0.0, end) / end for i in range(self.clients.n)]
@@ -241,8 +239,7 @@ class Session:
 
     def _event_time(self) -> float:
         """The time (s) of an event now: never before the last recorded row."""
-        now = self.schedule.clock.time if isinstance(self.schedule, LiveSchedule) else 0.0
-        return max(self.loop.time, now)
+        return max(self.loop.time, self.schedule.clock.time)
 
     def _finish_checkpoint(self) -> None:
         """Waits for the checkpoint that the end or a signal requested, or that is in progress."""

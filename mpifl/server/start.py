@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpifl import problems
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
+from mpifl.client import checkpointing
+from mpifl.client.worker import Worker
+from mpifl.config.job import Job
+from mpifl.config.own_classes import check_class
+from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.errors import RunResult, inside
+from mpifl.problems import ComputeResources, Problem, Shard
+from mpifl.problems.loading import host
+from mpifl.runfile.checkpoint_folder import folder_of
+from mpifl.runfile.create import Start, make_folder, refuse_existing, refuse_live
+from mpifl.runfile.reader import Run
+from mpifl.runfile.run_lock import is_locked
+from mpifl.runfile.writer import RunWriter
 from mpifl.scheduling.availability import NextOn, checked_periods
 from mpifl.scheduling.clocks import Clock, RealClock, VirtualClock
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
@@ -18,20 +32,20 @@ from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.polls import LocalProgress, exchange_times
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.scheduling.timeline import Timeline
+from mpifl.server.evaluation_metrics import check_evaluation, load_metrics
+from mpifl.server.memory_estimate import check_memory, kept_vectors, problem_size
+from mpifl.server.resume import ResumePoint
+from mpifl.server.run_log import log_start
+from mpifl.server.session import RowsObserver, Session
 from mpifl.signals import SignalRecorder
 from mpifl.transport.client_end import max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.transport.layout import Layout
 from mpifl.transport.server_end import ServerTransport
+from mpifl.version import source
 
 if TYPE_CHECKING:
-    from mpifl.client.checkpointing import ResumePayload
-    from mpifl.config.job import Job
-    from mpifl.problems import ComputeResources, Problem, Shard
-    from mpifl.runfile import Run, RunWriter
-    from mpifl.server.resume import ResumePoint
-    from mpifl.server.session import RowsObserver
     from mpifl.transport.mpi import MPI
 
 
@@ -47,16 +61,6 @@ def run_server(
     `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
     `observers`: get the rows that the run file gets. `aside`: the name under which the present run file is kept.
     """
-    from mpifl import problems
-    from mpifl.config.own_classes import check_class
-    from mpifl.config.read import job_to_dict
-    from mpifl.runfile.create import make_folder, refuse_existing, refuse_live
-    from mpifl.server.evaluation_metrics import check_evaluation, check_target, load_metrics
-    from mpifl.server.memory_estimate import check_memory, kept_vectors, problem_size
-    from mpifl.server.provenance import attributes
-    from mpifl.server.run_log import log_start
-    from mpifl.server.session import Session
-
     handshake = handshake or Handshake()
     comm = handshake.comm
     hellos = handshake.gather_hellos()
@@ -113,8 +117,6 @@ def run_server(
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
     check_evaluation(job, problem)
-    if not replay:  # a replay ends with its record
-        check_target(job, problem)
     if job.memory.client_states is not None and not job.memory.folder:  # the ranks' files are beside the run file
         make_folder(Path(job.output))
     if comm is None:
@@ -124,7 +126,7 @@ def run_server(
         resume = payload._asdict() if payload else None
         facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, layout, resume)
     hosts = [hello.host for hello in hellos]
-    attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
+    attrs = _attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
     signals.record()  # a run whose file is there ends with a checkpoint
     writer = _open_run_file(job, problem, x0, rates, server, attrs, layout, resumed, aside)
@@ -139,6 +141,31 @@ def run_server(
         observers=observers,
     )  # fmt: skip
     return session.run()
+
+
+def _attributes(
+    job: Job, clock: str, clients: int, comm: MPI.Comm | None, hosts: list[str], facts: list[Any]
+) -> dict[str, Any]:
+    """The run file's root attributes that are known at its start; facts: the compute resources of each rank."""
+    library = "none"
+    if comm:
+        from mpifl.transport.mpi import MPI
+
+        library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
+    return {
+        "mpifl_version": source().version,
+        "name": job.name,
+        "algorithm": job_to_dict(job)["algorithm"]["name"],
+        "config": to_yaml(job),
+        "seed": job.seed,
+        "clock": clock,
+        "clients": clients,
+        "ranks": comm.size if comm else 1,
+        "hosts": json.dumps(hosts),
+        "mpi": library,
+        "git_commit": source().commit,
+        **({"compute": json.dumps(facts)} if any(facts) else {}),
+    }
 
 
 def _timing(job: Job, n: int) -> tuple[np.ndarray | None, tuple[ContactTimes, SplitTimes | None], NextOn | None]:
@@ -162,14 +189,9 @@ def _rates_while_on(job: Job, rates: np.ndarray | None, n: int) -> np.ndarray | 
 
 
 def _host_in_process(
-    job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, payload: ResumePayload | None
+    job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, payload: checkpointing.ResumePayload | None
 ) -> tuple[InProcessTransport, Mapping[str, Any]]:
     """A transport to clients in this process, and the run file's facts on their computing. Raises ConfigError."""
-    from mpifl.client import checkpointing
-    from mpifl.client.worker import Worker
-    from mpifl.problems.loading import host
-    from mpifl.runfile.checkpoint_folder import folder_of
-
     model, settings, patience = job.problem.model, job.problem.settings, job.faults.patience
     hosted = host(model, settings, problem.meta, Shards(problem), job.seed, resources, patience=patience)
     worker = Worker(
@@ -215,25 +237,20 @@ def _open_run_file(
     layout: Layout, resumed: ResumePoint | None, aside: Path | None,
 ) -> RunWriter:  # fmt: skip
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
-    from mpifl.runfile import RunWriter
-    from mpifl.runfile.create import refuse_live
-    from mpifl.runfile.run_lock import is_locked
-
     columns = {"samples": problem.samples, "rate": rates, "rank": layout.home(np.arange(problem.clients))}
+    module, best = problem.module_state(), job.keep.best is not None
     if resumed is None:
         if job.overwrite and is_locked(Path(job.output)):  # a reader or a run that began meanwhile has locked it
             refuse_live(Path(job.output))
-        return RunWriter(
-            job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite,
-            aside=aside, module=problem.module_state(), best=job.keep.best is not None,
-        )  # fmt: skip
+        start = Start(attrs, columns, x0, problem.layout, module=module, best=best)
+        return RunWriter(job.output, start, job.overwrite, aside)
     snapshot = resumed.snapshot
     kept = {"id": snapshot.run, "started": snapshot.started, "began": snapshot.began, "resumed_from": snapshot.number}
-    return RunWriter.resumed(
-        job.output, attrs={**attrs, **kept}, clients=columns, x=job.algorithm.model(server), layout=problem.layout,
-        version=snapshot.loop.version, rows=resumed.checkpoint.rows(), states=snapshot.loop.clients.state,
-        session=resumed.session, aside=resumed.aside, module=problem.module_state(), best=job.keep.best is not None,
+    start = Start(
+        {**attrs, **kept}, columns, job.algorithm.model(server), problem.layout, snapshot.loop.version,
+        snapshot.loop.clients.state, module, best,
     )  # fmt: skip
+    return RunWriter.resumed(job.output, start, resumed.checkpoint.rows(), resumed.session, resumed.aside)
 
 
 def _live_schedule(
@@ -244,5 +261,5 @@ def _live_schedule(
         clock, job.algorithm.aggregation_trigger(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
         evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,
         checkpoint_every=job.checkpoint.every, checkpoint_updates=job.checkpoint.updates,
-        checkpoint_end=job.checkpoint.end, timeline=timeline, progress=progress,
+        checkpoint_end=job.checkpoint.end, progress=progress,
     )  # fmt: skip

@@ -27,7 +27,7 @@ from mpifl import safe_hdf5
 from mpifl.config.read import load, to_yaml
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.execution import Task, execute
-from mpifl.runfile import open_run
+from mpifl.runfile.reader import open_run
 from mpifl.tools.analysis.run import Run
 from mpifl.tools.verify.run_file import verify_file
 from mpifl.transport import detection
@@ -137,7 +137,7 @@ def _ranks(comm: MPI.Intracomm | None) -> tuple[str, str]:
 
 def _exchange(comm: MPI.Intracomm, size: int) -> list[float]:
     """Sends a vector from rank 0 to rank 1 and back for SECONDS; the times of the round trips (s) on rank 0."""
-    from mpifl.transport.mpi import wait
+    from mpifl.transport.backoff import wait
 
     vector, answer, go_on = np.zeros(size, np.float32), np.empty(size, np.float32), np.ones(1, np.int8)
     times: list[float] = []

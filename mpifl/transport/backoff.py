@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from math import inf
+from typing import Any
 
 YIELDS = 10  # yields of the core before the first sleep
 SHORTEST, LONGEST = 1e-6, 1e-3  # s: sleeps
@@ -43,3 +44,11 @@ class Backoff:
             return
         time.sleep(max(0.0, min(self._sleep, limit)))
         self._sleep = min((2 if self._sleep < LONGEST else 9 / 8) * self._sleep, self._longest)
+
+
+def wait(*requests: Any, longest: float = LONGEST) -> None:
+    """Waits for MPI requests without spinning; longest: the longest sleep (s)."""
+    pending, backoff = [request for request in requests if not request.Test()], Backoff(longest)
+    while pending:
+        backoff.pause()
+        pending = [request for request in pending if not request.Test()]

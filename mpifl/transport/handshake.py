@@ -23,15 +23,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from mpifl.errors import ConfigError, RunFailed, RunResult, host_name
+from mpifl.errors import ConfigError, RunFailed, RunResult, host_name, shortened
 from mpifl.host_memory import memory_limits
 from mpifl.text import format_duration, list_numbers
-from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff, report_times
+from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff, report_times, wait
 from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.launcher import abort_all_ranks
 from mpifl.transport.layout import Layout
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 RANKS_BEFORE = "MPIFL_RANKS_BEFORE"  # set by a sweep: ranks with clients of other runs that share this host's GPUs
+SETUP = 3  # tag of everything that the handshake sends
 REPLY_BYTES = 4096  # maximum of a hello or a report
 MAX_NAMED = 5  # ranks that a line names
 MAX_LIMITS = 8  # limits of memory in a hello: the machine's, and those of the nearest control groups
@@ -145,8 +145,8 @@ def report_ready(comm: MPI.Comm, facts: Mapping[str, Any]) -> None:
 
 def report_error(comm: MPI.Comm, error: ConfigError) -> NoReturn:
     """Reports why this rank's clients cannot be built; raises Released once rank 0 has ended the command."""
-    wrong, *rest = (shorten(part, 800) for part in (error.wrong, error.expected, error.remedy))
-    _reply(comm, {"error": [error.key, shorten(str(error.value), 500), f"rank {comm.rank}: {wrong}", *rest]})
+    parts = error.value, f"rank {comm.rank}: {error.wrong}", error.expected, error.remedy
+    _reply(comm, {"error": [error.key, *(shortened(str(part), 600) for part in parts)]})
     await_release(comm)
 
 
@@ -172,8 +172,6 @@ def receive_array(
     comm: MPI.Comm, shape: Any, dtype: Any, longest: float = LONGEST, source: int = 0
 ) -> np.ndarray:  # fmt: skip
     """Receives the next array from rank 0, or another; longest: the longest sleep (s)."""
-    from mpifl.transport.mpi import SETUP, wait
-
     wait(comm.Irecv(result := np.empty(shape, dtype), source, SETUP), longest=longest)
     return result
 
@@ -184,8 +182,6 @@ def receive_arrays(comm: MPI.Comm, specs: Sequence[Any], source: int = 0) -> lis
 
 
 def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
-    from mpifl.transport.mpi import SETUP, wait
-
     text = json.dumps(reply).encode()
     if len(text) > REPLY_BYTES:
         text = json.dumps(
@@ -196,10 +192,9 @@ def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
 
 def _check_released(fields: dict[str, Any]) -> None:
     if "code" in fields:
-        error = fields["error"] and (
-            ConfigError(*fields["error"]) if len(fields["error"]) > 1 else RunFailed(*fields["error"])
-        )
-        raise Released(RunResult(fields["code"], error or None, fields["output"]))
+        parts = fields["error"]
+        error = (ConfigError if len(parts) > 1 else RunFailed)(*parts) if parts else None
+        raise Released(RunResult(fields["code"], error, fields["output"]))
 
 
 # -- rank 0 ------------------------------------------------------------------------------------------------------------
@@ -215,7 +210,6 @@ class Handshake:
         self._replies: dict[int, dict[str, Any]] = {}  # rank -> reply that was received
         self._dead: set[int] = set()  # ranks that died before they replied
         self._sends: list[MPI.Request] = []  # sends in progress, also after an interrupt
-        self._quarantined: list[object] = []  # requests of ranks that have died: MPI may still use their buffers
         self._watch: ProcessWatch | None = None  # under ULFM reports ranks of this host that end
         self._number = 0  # `launcher_rank` of this rank
 
@@ -298,11 +292,7 @@ class Handshake:
         if self._watch:  # what the ranks do after the command is not watched
             self._watch.close()
             self._watch = None
-        error: list[str] = []
-        if isinstance(result.error, ConfigError):
-            error = [*map(str, result.error.args)]
-        elif result.error:
-            error = [str(result.error)]
+        error = [*map(str, result.error.args)] if result.error else []  # five of a ConfigError, one of a RunFailed
         fields = {"code": result.code, "error": error, "output": result.output}
         self._send_to_each_alive(fields, result.stuck_ranks)
         if self._receives or self._replies:  # discarded, so that another command may follow
@@ -311,7 +301,7 @@ class Handshake:
 
     def _send_to_each_alive(self, fields: dict[str, Any], stuck: Collection[int] = ()) -> None:
         assert self.comm
-        from mpifl.transport.mpi import MPI
+        from mpifl.transport.mpi import MPI, QUARANTINE
 
         for rank in range(1, self.comm.size):
             if rank not in stuck and rank not in self._dead:
@@ -319,7 +309,7 @@ class Handshake:
                     self._post(rank, fields)
                     self._wait()
                 except MPI.Exception:  # the rank has died
-                    self._quarantined += self._sends
+                    QUARANTINE.extend(self._sends)
                     self._sends.clear()
 
     def kill_stuck_ranks(self, stuck: Collection[int], code: int) -> None:
@@ -343,7 +333,7 @@ class Handshake:
         """
         if not self.comm:
             return []
-        from mpifl.transport.mpi import MPI, SETUP
+        from mpifl.transport.mpi import MPI
 
         backoff, begin, times = Backoff(), time.monotonic(), report_times()
         due = next(times)
@@ -382,25 +372,21 @@ class Handshake:
 
     def _note_death(self, rank: int, error: MPI.Exception) -> None:
         """Notes that a rank has died, with which a call failed with this error; raises the error where it has not."""
-        from mpifl.transport.mpi import dead_ranks
+        from mpifl.transport.mpi import QUARANTINE, dead_ranks
 
         assert self.comm
         if rank not in dead_ranks(self.comm):
             raise error
         self._dead.add(rank)
-        self._quarantined.append(self._receives.pop(rank, None))
+        QUARANTINE.append(self._receives.pop(rank, None))
 
     def _post(self, rank: int, fields: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
         """Starts to send a rank the fields of a JSON text, and then arrays."""
-        from mpifl.transport.mpi import SETUP
-
         assert self.comm
         self._sends += [self.comm.Isend(buffer, rank, SETUP) for buffer in setup_buffers(fields, arrays)]
 
     def _wait(self) -> None:
         """Waits for what is being sent."""
-        from mpifl.transport.mpi import wait
-
         wait(*self._sends)
         self._sends.clear()
 

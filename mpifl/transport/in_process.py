@@ -8,7 +8,8 @@ from itertools import islice
 from math import inf
 
 from mpifl.algorithms.base import Message, Update
-from mpifl.transport.client_end import Delivery, LocalClients, PartStatus
+from mpifl.checkpoint.part import PartStatus
+from mpifl.transport.client_end import Delivery, LocalClients
 from mpifl.transport.server_end import ServerTransport
 
 
@@ -26,7 +27,6 @@ class InProcessTransport(ServerTransport):
         clients.link = self
         self._messages: dict[int, Delivery] = {}  # messages in flight, the oldest first
         self._arrived: dict[int, Update] = {}  # updates that have arrived, the oldest first
-        self._errors: dict[int, str] = {}  # what clients raised, until their updates are due
         self.on_marker: Callable[[int], None] = lambda number: None
         self.on_progress: Callable[[], None] = lambda: None
         self.on_stop: Callable[[], None] = lambda: None
@@ -76,7 +76,7 @@ class InProcessTransport(ServerTransport):
         return None
 
     def release_update(self, i: int) -> None:
-        self._clients.forget_update(i)
+        self._clients.last_updates.pop(i, None)  # no checkpoint needs it any more
 
     def poll(self) -> None:
         self.on_progress()
@@ -97,17 +97,14 @@ class InProcessTransport(ServerTransport):
     def send_client_error(self, i: int, text: str) -> None:
         self._errors[i] = text
 
-    def send_part_status(self, number: int, bytes: int, crc: int, error: str) -> None:
-        self.part_statuses.append(PartStatus(1, number, bytes, crc, error))
+    def send_part_status(self, status: PartStatus) -> None:
+        self.part_statuses.append(status)
 
     # -- checkpoints and failures --------------------------------------------------------------------------------------
     def send_marker(self, number: int) -> None:
         while self._messages:  # the messages that were sent before the marker
             self._step()
         self.on_marker(number)
-
-    def unreported_client_errors(self) -> set[int]:
-        return {*self._errors, *(i for i, _ in self.client_failures)}
 
     def cancel(self, i: int) -> None:
         self._messages.pop(i, None)

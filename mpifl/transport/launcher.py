@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from mpifl.errors import ConfigError, RunFailed, format_traceback, host_name, lack_of_memory
 from mpifl.signals import SIGNALS, Interrupted
 from mpifl.text import format_duration
-from mpifl.transport.backoff import report_times
+from mpifl.transport.backoff import report_times, wait
 from mpifl.transport.detection import LaunchError, find_launch, is_fault_tolerant, mpi_wanted
 
 if TYPE_CHECKING:
@@ -97,8 +97,6 @@ def _reported_start() -> Iterator[None]:
 
 def broadcast_number(comm: MPI.Comm, number: int) -> int:
     """Rank 0's number, on all ranks."""
-    from mpifl.transport.mpi import wait
-
     buffer = bytearray(number.to_bytes(8, "little", signed=True))
     wait(comm.Ibcast(buffer, 0))
     return int.from_bytes(buffer, "little", signed=True)
@@ -107,8 +105,6 @@ def broadcast_number(comm: MPI.Comm, number: int) -> int:
 def host_names(comm: MPI.Comm) -> list[str]:
     """The host of each rank, on rank 0; empty on the others. All ranks call it."""
     import numpy as np
-
-    from mpifl.transport.mpi import wait
 
     name, names = np.array([host_name().encode()], "S256"), np.empty(comm.size, "S256")
     wait(comm.Igather(name.view(np.uint8), names.view(np.uint8), 0))
@@ -140,10 +136,11 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
 def _describe(comm: MPI.Comm, error: BaseException) -> str:
     """The lines that an error which ends all ranks is reported in."""
     from mpifl.safe_input import printable
+    from mpifl.transport.mpi import dead_ranks
 
     if lack := lack_of_memory(error):
         text = f"mpifl: the run failed: {lack}\n"
-    elif dead := _dead_ranks(comm, error):
+    elif is_mpi_error(error) and (dead := dead_ranks(comm)):
         text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
     else:
         text = f"rank {comm.rank} on {host_name()}:\n{format_traceback(error)}\n"
@@ -176,10 +173,3 @@ def _await_reader(file: int) -> None:
             if not any(fcntl.ioctl(file, termios.FIONREAD, struct.pack("i", 0))):
                 return
             time.sleep(1e-3)
-
-
-def _dead_ranks(comm: MPI.Comm, error: BaseException) -> set[int]:
-    """The ranks that have died, where `error` is MPI's report of that."""
-    from mpifl.transport.mpi import MPI, dead_ranks
-
-    return dead_ranks(comm) if isinstance(error, MPI.Exception) else set()

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import mpi4py
 
 from mpifl.errors import ConfigError
-from mpifl.transport.backoff import LONGEST, Backoff
 from mpifl.transport.detection import TUNE, check_library, check_size, is_fault_tolerant
 
 log = logging.getLogger("mpifl")
@@ -103,16 +102,8 @@ def short_sleeps() -> Iterator[None]:
 
 
 STUCK_TIMEOUT = 5.0  # s that ranks with abandoned clients have to end by themselves
-FRAME, TEXT, SETUP, END, DATA = 1, 2, 3, 4, 16  # tags; large vectors of client i travel under DATA + i
+FRAME, TEXT, END, DATA = 1, 2, 4, 16  # tags; `handshake` has another; large vectors of client i travel under DATA + i
 QUARANTINE: list[object] = []  # requests and buffers that MPI may use for a dead rank until the process ends
-
-
-def wait(*requests: MPI.Request, longest: float = LONGEST) -> None:
-    """Waits for requests without spinning; longest: the longest sleep (s)."""
-    pending, backoff = list(requests), None
-    while not MPI.Request.Testall(pending):
-        backoff = backoff or Backoff(longest)
-        backoff.pause()
 
 
 def check_tags(comm: MPI.Comm, clients: int) -> None:

@@ -7,18 +7,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
-from mpifl.transport.backoff import LONGEST_IDLE, Backoff
+from mpifl.transport.backoff import LONGEST_IDLE, Backoff, wait
 from mpifl.transport.client_end import Delivery, LocalClients
 from mpifl.transport.frames import FrameFormat, Kind
-from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
+from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT
 from mpifl.transport.queues import Outbox
 from mpifl.vector_memory import IncomingVectors, OutgoingVectors
+
+if TYPE_CHECKING:
+    from mpifl.checkpoint.part import PartStatus
 
 MAX_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
@@ -65,7 +68,7 @@ class MPIClientTransport:
         self._peeked: Received | None = None  # a frame that arrived while clients computed
         self._leaving: deque[Outgoing] = deque()  # updates to be sent, in the order of their computation
         self._outbox = Outbox(comm, 0, self._format)
-        self._sending: deque[tuple[list[MPI.Request], OutgoingVectors]] = deque()  # large vectors and texts
+        self._sending: deque[tuple[list[MPI.Request], OutgoingVectors]] = deque()  # large vectors
         self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived
         self._dropped = 0  # messages that came before the last frame, but were not processed
         self._next_poll = 0.0  # perf_counter
@@ -80,6 +83,7 @@ class MPIClientTransport:
 
     # -- messages ------------------------------------------------------------------------------------------------------
     def messages(self, most: int) -> Iterator[list[Delivery]]:
+        """Yields batches of the messages that have arrived, at most `most` in one, until the run ends."""
         batch: list[Delivery] = []
         while not self._stopped:
             received = self._next(block=not batch)
@@ -115,9 +119,7 @@ class MPIClientTransport:
 
     def _handle(self, received: Received) -> None:
         """Handles a frame that is no message."""
-        if received.kind == Kind.STOP:
-            self._stopped = True
-        elif received.kind == Kind.MARKER:
+        if received.kind == Kind.MARKER:
             self.on_marker(received.subject)
         elif received.kind == Kind.HOST:
             self._hosted += 1
@@ -145,7 +147,7 @@ class MPIClientTransport:
             return None
         self._receiving = False
         header, format = self._frame.header, self._format
-        i = header.subject
+        i, self._stopped = header.subject, header.kind == Kind.STOP  # no receive is started after the last frame
         if header.kind != Kind.MESSAGE:
             return Received(header.kind, i)
         message, count = self._frame.read_message(self._memory.from_host), header.length
@@ -189,40 +191,33 @@ class MPIClientTransport:
 
     # -- updates -------------------------------------------------------------------------------------------------------
     def send_update(self, i: int, update: Update) -> None:
-        if not (self._format.inline or update.refused):
+        if self._format.inline or update.refused:
+            self._send_frame(i, update, [self._memory.to_host(v) for v in update.vectors])
+        else:
             vectors = self._memory.outgoing(update.vectors, self._format.d, self._format.dtype)
             self._leaving.append(Outgoing(i, update, vectors))
             self._send_leaving()
-            return
-        text = update.refused.encode()
-        self._send_frame(i, update, [self._memory.to_host(v) for v in update.vectors], len(text))
-        if text:
-            self._keep([self._comm.Isend(text, 0, TEXT)], OutgoingVectors([text]))
 
     def _send_leaving(self) -> None:
         """Starts to send, in order, the updates whose vectors have left the memory that clients compute with."""
         while self._leaving and self._leaving[0].vectors.ready():
             i, update, vectors = self._leaving.popleft()
             self._send_frame(i, update)
-            self._keep([self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers], vectors)
+            self._test_sends()
+            self._sending.append(([self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers], vectors))
             self.on_vectors(i)
 
-    def _send_frame(self, i: int, update: Update, inside: Sequence[np.ndarray] = (), text: int = 0) -> None:
-        """Starts to send an update's frame, with the vectors that travel in it; text: bytes of what follows it."""
-        frame = self._outbox.take()
-        frame.write_update(i, update, inside, text)
+    def _send_frame(self, i: int, update: Update, inside: Sequence[np.ndarray] = ()) -> None:
+        """Starts to send an update's frame, with the vectors that travel in it; sends the reason of a refused one."""
+        frame, reason = self._outbox.take(), update.refused.encode()
+        frame.write_update(i, update, inside, len(reason))
         self._outbox.send(frame, len(inside))
+        self._send_text(reason)
 
-    def _keep(self, requests: list[MPI.Request], sent: OutgoingVectors) -> None:
-        """Keeps what is being sent until it is."""
-        self._test_sends()
-        self._sending.append((requests, sent))
-
-    def _send_control(self, kind: Kind, subject: int, length: int = 0) -> None:
-        """Starts to send a frame that is no update; length: bytes of the text that follows."""
-        frame = self._outbox.take()
-        frame.write(kind, subject, length)
-        self._outbox.send(frame)
+    def _send_text(self, text: bytes) -> None:
+        """Sends what follows a frame, which the server receives at once."""
+        if text:
+            wait(self._comm.Isend(text, 0, TEXT))
 
     def _test_sends(self) -> None:
         """Tests up to two sends, in turn, since the server receives them in any order.
@@ -245,17 +240,17 @@ class MPIClientTransport:
             backoff.pause()
         self._frame_receive.Free()
         wait(self._end_receive)
-        self._send_control(Kind.GOODBYE, self._dropped)
+        self._send_report(Kind.GOODBYE, self._dropped)
         wait(*(r for requests, _ in self._sending for r in requests))
         self._outbox.drain()
 
     # -- reports -------------------------------------------------------------------------------------------------------
     def _send_report(self, kind: Kind, subject: int, text: str = "") -> None:
-        """Sends the server a frame and the text that follows it."""
-        raw = text.encode()
-        self._send_control(kind, subject, len(raw))
-        if raw:
-            wait(self._comm.Isend(raw, 0, TEXT))
+        """Sends the server a frame that is no update, and the text that follows it."""
+        frame, raw = self._outbox.take(), text.encode()
+        frame.write(kind, subject, len(raw))
+        self._outbox.send(frame)
+        self._send_text(raw)
 
     def _report(self) -> None:
         while self._signals_reported < len(self.signals):
@@ -263,9 +258,9 @@ class MPIClientTransport:
             self._send_report(Kind.SIGNAL, self.signals[self._signals_reported - 1])
         self.on_progress()
 
-    def send_part_status(self, number: int, bytes: int, crc: int, error: str) -> None:
+    def send_part_status(self, status: PartStatus) -> None:
         """Reports this rank's part of a checkpoint: durable, or failed."""
-        self._send_report(Kind.PART_STATUS, number, json.dumps([bytes, crc, error]))
+        self._send_report(Kind.PART_STATUS, status.number, json.dumps([status.bytes, status.crc, status.error]))
 
     def send_client_error(self, i: int, text: str) -> None:
         self._send_report(Kind.CLIENT_ERROR, i, text)

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
+from mpifl.checkpoint.part import PartStatus
 from mpifl.errors import RunFailed
 from mpifl.objective import norm_of, parts_of
-from mpifl.transport.backoff import Backoff
-from mpifl.transport.client_end import PartStatus
+from mpifl.transport.backoff import Backoff, wait
 from mpifl.transport.frames import WITH_TEXT, FrameFormat, Kind
-from mpifl.transport.handshake import array_specs, setup_buffers
+from mpifl.transport.handshake import SETUP, array_specs, setup_buffers
 from mpifl.transport.layout import Layout
-from mpifl.transport.mpi import DATA, END, FRAME, MPI, QUARANTINE, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
+from mpifl.transport.mpi import DATA, END, FRAME, MPI, QUARANTINE, STUCK_TIMEOUT, TEXT, dead_ranks
 from mpifl.transport.queues import Outbox, ReceivePool
 from mpifl.transport.rank_deaths import launcher_rank, report_death
 from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, ServerTransport, describe_clients
@@ -67,7 +67,6 @@ class MPIServerTransport(ServerTransport):
         self._buffers: dict[int, Sequence[np.ndarray]] = {}  # client -> buffers of the pool that hold its update
         self._closed: set[int] = set()  # ranks that have sent their last frame
         self._unanswered = 0  # messages that these ranks have dropped
-        self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
         # Client -> the ranks that hosted it before; what they still send for it is recognised by its source rank.
         self._former_ranks: dict[int, set[int]] = {}
         self._rank_error = ""  # why a rank cannot continue, until it is raised
@@ -327,10 +326,6 @@ class MPIServerTransport(ServerTransport):
             except MPI.Exception:  # the rank has just died: the next test of all finds it
                 continue
         return found
-
-    def unreported_client_errors(self) -> set[int]:
-        failed = (*self._errors, *(i for i, _ in self.client_failures))
-        return {i for i in failed if self.rank_of[i] in self.live_ranks}
 
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
         found = [i for i, rank in enumerate(self.rank_of) if rank and rank not in self.live_ranks]

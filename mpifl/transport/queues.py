@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpifl.algorithms.base import Update
+from mpifl.transport.backoff import wait
 from mpifl.transport.frames import HEADER_BYTES, Frame, FrameFormat
-from mpifl.transport.mpi import DATA, FRAME, MPI, QUARANTINE, wait
+from mpifl.transport.mpi import DATA, FRAME, MPI, QUARANTINE
 
 KEPT_FRAMES = 8  # buffers that are kept for the next frames to a rank
 POOL_BYTES = 256 << 20  # maximum of the buffers that receive large vectors

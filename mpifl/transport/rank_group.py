@@ -15,7 +15,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from enum import IntEnum
 from math import inf
 from typing import Any, NamedTuple, cast
 from zlib import crc32
@@ -25,38 +24,24 @@ import numpy as np
 from mpifl.errors import MemberFailed, first_and_last_line, format_client_error
 from mpifl.objective import Vector, from_numpy, to_numpy
 from mpifl.signals import is_from_signal
-from mpifl.transport.backoff import LONGEST_IDLE, Backoff
+from mpifl.transport.backoff import LONGEST_IDLE, Backoff, wait
 from mpifl.transport.detection import is_fault_tolerant
-from mpifl.transport.handshake import array_specs, receive_arrays, receive_json, setup_buffers
-from mpifl.transport.mpi import MPI, SETUP, STUCK_TIMEOUT, dead_ranks, wait
+from mpifl.transport.handshake import SETUP, array_specs, receive_arrays, receive_json, setup_buffers
+from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.rank_deaths import launcher_rank, on_death
 
 log = logging.getLogger(__package__)
 
-ASK, SUM, AGREE = 5, 6, 7  # tags: what the leader asks, parts of the sum, and what each member has computed
-HEADER = 5  # int64 numbers of a request: what it is, and the fields of `Request`
-
-
-class Ask(IntEnum):
-    """What the leader asks of the others."""
-
-    GRADIENT = 1
-    CALL = 2
-    STOP = 3
+SUM, AGREE = 6, 7  # tags: parts of the sum, and what each member has computed; what the leader asks has SETUP
 
 
 class Request(NamedTuple):
-    """What a member is asked: its part of a gradient, or to call something."""
+    """What the leader asks the others to call."""
 
-    kind: int
-    client: int = 0
-    round: int = 0
-    number: int = 0  # the gradient's number in its contact
-    rows: np.ndarray | None = None  # the rows of the batch; None: all
-    x: np.ndarray | None = None  # (d,), overwritten by the next request
-    name: str = ""  # what to call
-    arguments: Mapping[str, Any] = {}  # JSON-able
-    arrays: Sequence[np.ndarray] = ()
+    client: int
+    name: str
+    arguments: Mapping[str, Any]  # JSON-able
+    arrays: Sequence[np.ndarray]
 
 
 class RankGroup:
@@ -70,35 +55,25 @@ class RankGroup:
         self._parent = self.member - lowest if self.member else None
         steps = [1 << k for k in reversed(range(lowest.bit_length() - 1))]
         self._children = [self.member + step for step in steps if self.member + step < self.size]
-        self._x, self._part = np.empty(d, dtype), np.empty(d, dtype)  # receive buffers of models and of parts of sums
+        self._part = np.empty(d, dtype)  # receive buffer of parts of sums
         self._sends: list[tuple[MPI.Request, Any]] = []  # sends in progress, with their buffers
         self._reported = 0  # signals that the rank above has been told
 
     # -- what is asked -------------------------------------------------------------------------------------------------
-    def begin(self, client: int, round: int, number: int, x: Vector, rows: np.ndarray | None) -> None:
-        with self._whole():
-            self._pass_on(Request(Ask.GRADIENT, client, round, number, rows, to_numpy(x)))
-
     def call(self, client: int, name: str, arguments: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
         with self._whole():
-            self._pass_on(Request(Ask.CALL, client, name=name, arguments=arguments, arrays=arrays))
+            self._ask(self._children, {"client": client, "name": name, "arguments": arguments}, arrays)
 
     def stop(self) -> None:
         """Ends `requests` of the members below, of those that are there."""
-        header = np.array([Ask.STOP, *[0] * (HEADER - 1)], np.int64)
         for k in self._children:
             with suppress(MPI.Exception):
-                wait(self._comm.Isend(header, self._ranks[k], ASK))
+                self._ask([k], {}, [])
 
-    def _pass_on(self, request: Request) -> None:
-        """Sends a request to the members below, and waits until they have it: the model may then change."""
-        rows, x = request.rows, request.x
-        header = np.array([*request[:4], -1 if rows is None else len(rows)], np.int64)
-        parts = [header, *([] if rows is None else [np.ascontiguousarray(rows, np.int64)]), *([] if x is None else [x])]
-        fields = {"name": request.name, "arguments": request.arguments, "arrays": array_specs(request.arrays)}
-        more = setup_buffers(fields, request.arrays) if request.kind == Ask.CALL else []
-        sent = [(part, ASK) for part in parts] + [(part, SETUP) for part in more]
-        wait(*(self._comm.Isend(part, self._ranks[k], tag) for k in self._children for part, tag in sent))
+    def _ask(self, members: Sequence[int], fields: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
+        """Sends members a request, no fields for the last one; waits until they have it: the arrays may then change."""
+        buffers = setup_buffers({**fields, "arrays": array_specs(arrays)}, arrays)
+        wait(*(self._comm.Isend(each, self._ranks[k], SETUP) for k in members for each in buffers))
 
     def requests(self) -> Iterator[Request]:
         """What the leader asks of this member, until it ends that."""
@@ -106,24 +81,14 @@ class RankGroup:
         above = self._ranks[self._parent]
         while True:
             with self._whole():
-                wait(self._comm.Irecv(header := np.empty(HEADER, np.int64), above, ASK), longest=LONGEST_IDLE)
-                kind, client, round, number, count = header.tolist()
-                request = Request(kind, client, round, number)
-                if kind == Ask.GRADIENT:
-                    rows = None if count < 0 else np.empty(count, np.int64)
-                    parts = [self._x] if rows is None else [rows, self._x]
-                    wait(*(self._comm.Irecv(part, above, ASK) for part in parts))
-                    request = request._replace(rows=rows, x=self._x)
-                elif kind == Ask.CALL:
-                    fields = receive_json(self._comm, above)
-                    arrays = receive_arrays(self._comm, fields["arrays"], above)
-                    request = request._replace(name=fields["name"], arguments=fields["arguments"], arrays=arrays)
-                if kind != Ask.STOP:
-                    self._pass_on(request)
-            if kind == Ask.STOP:
+                fields = receive_json(self._comm, above)
+                arrays = receive_arrays(self._comm, fields.pop("arrays"), above)
+                if fields:
+                    self._ask(self._children, fields, arrays)
+            if not fields:
                 self.stop()
                 return
-            yield request
+            yield Request(**fields, arrays=arrays)
 
     # -- the sum -------------------------------------------------------------------------------------------------------
     def compute(self, gradient: Callable[[], Vector]) -> Any:

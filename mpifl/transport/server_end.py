@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
-from mpifl.scheduling.schedule import UpdateSource
+from mpifl.checkpoint.part import PartStatus
+from mpifl.scheduling.clocks import UpdateSource
 from mpifl.text import list_numbers
-from mpifl.transport.client_end import PartStatus
 
 MAX_NAMED = 8  # clients that `describe_clients` names
 QUIET = 8.0  # s without an update, or a last frame, after which the log says whom the server waits for
@@ -27,6 +27,7 @@ class ServerTransport(UpdateSource):
     def __init__(self, rank_of: list[int], live_ranks: set[int]) -> None:
         self.rank_of, self.live_ranks = rank_of, live_ranks  # client -> the rank that hosts it; 0: none any more
         self.client_failures: list[tuple[int, str]] = []
+        self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
         self.unresponsive_ranks = set[int]()  # ranks with a client that was abandoned
         self.stuck_ranks = set[int]()  # ranks that `shut_down` has left running
         self.part_statuses: list[PartStatus] = []  # reports of checkpoint parts; whoever handles one removes it
@@ -65,8 +66,9 @@ class ServerTransport(UpdateSource):
         """Stops waiting for client i; an update that still arrives is dropped."""
 
     def unreported_client_errors(self) -> set[int]:
-        """Clients whose error the server has not handled, due (`client_failures`) or not."""
-        raise NotImplementedError
+        """Clients of live ranks whose error the server has not handled, due (`client_failures`) or not."""
+        failed = (*self._errors, *(i for i, _ in self.client_failures))
+        return {i for i in failed if self.rank_of[i] in self.live_ranks}
 
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
         """Clients whose ranks have died, and why they failed. Drops their updates that had arrived."""

@@ -65,7 +65,7 @@ def test_memories_add_up_after_every_event(case: tuple[Area, int, int, list[int]
         known = log.server.x + log.server.u / n
         close(known, sum(log.memories.values()) / n)
         flying = sum((update.vectors[0] for update in log.link.in_flight.values()), np.zeros(2))
-        close(known + flying / n, sum(state.y for state in log.worker.states.values()) / n)
+        close(known + flying / n, sum(log.worker.states[i].y for i in range(n)) / n)
         events.append(1)
 
     times = {"stop_updates": len(picks), "stop_time": 100.0}

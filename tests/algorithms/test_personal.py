@@ -102,7 +102,7 @@ def test_arrivals_by_formula(schedule: Any, slowest: int, gamma: float, delta: f
         for rate in rates(i, message.version):
             betas[i] = clients[i].steps(betas[i], (delta or eta) * rate)
     assert log.worker
-    close([state.beta for state in log.worker.states.values()], betas)
+    close([log.worker.states[i].beta for i in range(3)], betas)
 
 
 def test_local_epochs() -> None:
@@ -239,7 +239,7 @@ def test_mixing_1_is_gradient_descent_on_the_own_objective() -> None:
     for rounds in (3, 150):
         log = run(algorithm, clients, [0, 1, 2, 3] * rounds, x0=START)
         assert log.worker
-        states = [*log.worker.states.values()]
+        states = [log.worker.states[i] for i in range(len(clients))]
         close([s.v for s in states], [o.steps(START, 0.2, 2 * rounds + 2) for o in clients])  # the last is under way
         close([algorithm.personal_model(s) for s in states], [s.v for s in states])
     close([s.v for s in states], [o.c for o in clients])

@@ -18,9 +18,10 @@ import yaml
 
 import mpifl
 from mpifl.errors import ConfigError
-from mpifl.runfile import RunWriter
+from mpifl.runfile.create import Start
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import AggregationRow, ClientEvaluationRow, EvaluationRow, MetricRow, UpdateRow
+from mpifl.runfile.writer import RunWriter
 from mpifl.tools.analysis.labels import Labels
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.report import report
@@ -56,7 +57,7 @@ def run_file(
              "seed": seed}  # fmt: skip
     count = len(by_client or [0, 0])
     clients = {"samples": [3] * count, "rank": [1] * count, "rate": None}
-    writer = RunWriter(path, attrs=attrs, clients=clients, x0=np.zeros(2), layout=[("w", (2,))])
+    writer = RunWriter(path, Start(attrs, clients, np.zeros(2), [("w", (2,))]))
     for k in range(4):
         writer.append(UpdateRow((k + 1) / 2, 0 if k else 1, 0, k, 1, 16, 0.0))
     for k in range(steps):
@@ -279,8 +280,8 @@ def test_show_tells_a_killed_run_from_a_live_one(tmp_path: Path) -> None:
 
 
 def test_follow_prints_new_evaluations_until_the_end(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(1), layout=[("w", (1,))],
-                       clients={"samples": [1], "rank": [0], "rate": None})  # fmt: skip
+    clients = {"samples": [1], "rank": [0], "rate": None}
+    writer = RunWriter(tmp_path / "a.h5", Start({"name": "a", "config": ""}, clients, np.zeros(1), [("w", (1,))]))
     lines: list[str] = []
 
     def write(text: str) -> None:

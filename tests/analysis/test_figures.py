@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import RunWriter
+from mpifl.runfile.create import Start
 from mpifl.runfile.tables import AggregationRow, UpdateRow
+from mpifl.runfile.writer import RunWriter
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import plot_groups
 from mpifl.tools.analysis.figures import draw_figure, draw_report, without_tuned
@@ -271,8 +272,8 @@ def test_contacts_and_their_timeline(tmp_path: Path) -> None:
     """A contact begins at the client's previous update, or at the aggregation of its version if that is later.
 
     From 1.5 to 2.6 s the timeline shows the contacts of both clients, and the aggregation with its two updates."""
-    writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(2), layout=[("w", (2,))],
-                       clients={"samples": [3, 4], "rank": [0, 0], "rate": None})  # fmt: skip
+    clients = {"samples": [3, 4], "rank": [0, 0], "rate": None}
+    writer = RunWriter(tmp_path / "a.h5", Start({"name": "a", "config": ""}, clients, np.zeros(2), [("w", (2,))]))
     rows = [(1.0, 0, 0), (2.0, 1, 0), (3.0, 0, 0), (5.0, 1, 1)]  # time, client, version; the aggregation is at 2.5 s
     for k, (time, client, version) in enumerate(rows):
         if k == 2:

@@ -16,8 +16,9 @@ import yaml
 from mpifl.cli import main
 from mpifl.config import yaml_io
 from mpifl.errors import ConfigError
-from mpifl.runfile import RunWriter
+from mpifl.runfile.create import Start
 from mpifl.runfile.tables import EvaluationRow, EventRow
+from mpifl.runfile.writer import RunWriter
 from mpifl.safe_input import printable
 from mpifl.tools.analysis.report import report
 
@@ -32,7 +33,7 @@ def write(path: Path, **algorithm: Any) -> Path:
     config = {**CONFIG, "algorithm": {**CONFIG["algorithm"], **algorithm}}
     attrs = {"name": EVIL, "algorithm": EVIL, "config": yaml.safe_dump(config), "clock": EVIL, "hosts": "[]"}
     clients = {"samples": np.arange(3), "rank": np.ones(3), "rate": None}
-    writer = RunWriter(path, attrs=attrs, clients=clients, x0=np.zeros(5), layout=[("w", (5,))])
+    writer = RunWriter(path, Start(attrs, clients, np.zeros(5), [("w", (5,))]))
     writer.append(EventRow(0.5, "lost", 1, EVIL))
     writer.append(EvaluationRow(0.5, 0, 0, test_accuracy=0.5, train_loss=1.0))
     writer.close("completed", np.ones(5))

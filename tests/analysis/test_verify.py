@@ -20,7 +20,7 @@ from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.cli import main
 from mpifl.errors import Contradiction, RunFailed
 from mpifl.objective import Objective
-from mpifl.runfile import RunWriter
+from mpifl.runfile.writer import RunWriter
 from mpifl.tools.verify.run_file import check_file
 from tests.mpi.cases import CASES
 from tests.mpi.files import differing

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpifl.cli import main
-from mpifl.runfile import open_run
+from mpifl.runfile.reader import open_run
 from mpifl.tools.arena.submission import verify_table
 from mpifl.tools.arena.suite import load_suite, run_command, stored_table
 from mpifl.tools.arena.table import hashes, read_table

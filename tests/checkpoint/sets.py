@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.checkpoint import snapshot
-from mpifl.checkpoint.part import PartWriter, Written
+from mpifl.checkpoint.part import PartStatus, PartWriter
 from mpifl.checkpoint.segments import Segment
 from mpifl.checkpoint.sets import Checkpoint, Manifest, commit, newest
 from mpifl.checkpoint.snapshot import ClientSnapshot, PendingEvaluation
@@ -64,9 +64,9 @@ def content(number: int, rank: int, size: int = 50_000, **more: Any) -> snapshot
     return clients(number, rank, size) if rank else server(number, size, **more)
 
 
-def finished(part: PartWriter, count: int = 1) -> list[Written]:
+def finished(part: PartWriter, count: int = 1) -> list[PartStatus]:
     """Waits for the next `count` checkpoints that are durable or failed."""
-    written: list[Written] = []
+    written: list[PartStatus] = []
     deadline = time.monotonic() + 20
     while len(written := written + part.done()) < count:
         assert time.monotonic() < deadline, f"{written} after 20 s, not {count}"
@@ -74,7 +74,7 @@ def finished(part: PartWriter, count: int = 1) -> list[Written]:
     return written
 
 
-def save_part(folder: Path, number: int, rank: int, content: snapshot.PartContent) -> Written:
+def save_part(folder: Path, number: int, rank: int, content: snapshot.PartContent) -> PartStatus:
     """Saves one part, and waits until it is durable or failed."""
     part = PartWriter(folder, rank)
     part.save(number, lambda: content)

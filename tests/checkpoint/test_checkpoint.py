@@ -23,16 +23,17 @@ from hypothesis import strategies as st
 from mpifl.checkpoint import part as part_module
 from mpifl.checkpoint import segments as rows_module
 from mpifl.checkpoint import snapshot
-from mpifl.checkpoint.part import PartWriter, Written
+from mpifl.checkpoint.part import PartStatus, PartWriter
 from mpifl.checkpoint.segments import Segment, extend_segments, first_to_merge, keep_segments, row_counts
 from mpifl.checkpoint.sets import Checkpoint, discard, newest, open_set
 from mpifl.checkpoint.snapshot import ClientSnapshot, UpdateSnapshot
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.runfile import RunWriter, open_run
 from mpifl.runfile import durable as durable_module
 from mpifl.runfile import writer as writer_module
 from mpifl.runfile.checkpoint_folder import folder_of, remove, sets
+from mpifl.runfile.reader import open_run
 from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
+from mpifl.runfile.writer import RunWriter
 from tests.checkpoint.sets import check, content, current, finished, make_valid, same, save, save_part, server
 from tests.runfile.test_resumed import fill, resumed
 from tests.runfile.test_writer import writer
@@ -52,7 +53,7 @@ def through(folder: Path, arrays: dict[str, Any]) -> dict[str, np.ndarray]:
     contents: list[snapshot.PartContent] = [server(1, algorithm=arrays), state]
     for rank, each in enumerate(contents):
         written = save_part(folder, 1, rank, each)
-        assert written == Written(1, (folder / f"000001.rank{rank}").stat().st_size, written.crc, "")
+        assert written == PartStatus(rank, 1, (folder / f"000001.rank{rank}").stat().st_size, written.crc, "")
         parts[rank] = written.bytes, written.crc
     make_valid(folder, 1, parts)
     checkpoint, passed = newest(folder, "run")
@@ -137,7 +138,7 @@ def test_objects_cannot_be_stored(tmp_path: Path) -> None:
             {1: ClientSnapshot({"x": bad})},
         ]
         for each in contents:
-            assert save_part(folder, 2, 1, each) == (2, 0, 0, f"x: an array of {bad.dtype} cannot be stored")
+            assert save_part(folder, 2, 1, each) == (1, 2, 0, 0, f"x: an array of {bad.dtype} cannot be stored")
     assert save_part(folder, 2, 1, server(2, rows={"rows": {1}})).error == "rows: a set cannot be stored"  # type: ignore[dict-item]
     assert names(folder) == ["000001.json", "000001.rank0", "000001.rank1"]
 
@@ -349,8 +350,7 @@ def test_counts_are_exact_at_every_instant(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_rows_are_read_as_they_were_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool) -> None:
-    monkeypatch.setattr(writer_module, "ROWS_READ", 7)
+def test_rows_are_read_as_they_were_appended(tmp_path: Path, closed: bool) -> None:
     w = writer(tmp_path / "run.h5")
     fill(w, 0, 50)
     if closed:

@@ -17,9 +17,9 @@ from mpifl.cli import main
 from mpifl.config.read import job_to_dict
 from mpifl.config.trust import module_location, outside_code
 from mpifl.errors import ConfigError
-from mpifl.runfile import RunWriter
 from mpifl.runfile.tables import UpdateRow
-from mpifl.server import provenance
+from mpifl.runfile.writer import RunWriter
+from mpifl.server import start
 from tests.config.test_own_classes import ALL, KEYS, OWN
 
 BENIGN: dict[str, Any] = {
@@ -67,7 +67,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
             return yaml.safe_dump(config)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(provenance, "to_yaml", named)
+            patch.setattr(start, "to_yaml", named)
             patch.setattr(RunWriter, "append", append)
             mpifl.run(BENIGN, output=str(path)).close()
         return path
@@ -181,7 +181,7 @@ def test_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, monke
 def test_a_configuration_larger_than_its_run(tmp_path: Path, change: dict[str, Any], key: str, expected: str) -> None:
     path, larger = tmp_path / "run.h5", yaml.safe_dump({**BENIGN, "problem": {**BENIGN["problem"], **change}})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(provenance, "to_yaml", lambda job: larger)
+        patch.setattr(start, "to_yaml", lambda job: larger)
         mpifl.run(BENIGN, output=str(path)).close()
     with pytest.raises(ConfigError, match=f"problem.{key} is 1000000000; expected {expected}"):
         mpifl.replay(path)

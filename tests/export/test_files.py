@@ -17,9 +17,10 @@ import yaml
 
 import mpifl
 from mpifl import cli
-from mpifl.runfile import RunWriter
+from mpifl.runfile.create import Start
 from mpifl.runfile.tables import TABLES as SCHEMA
 from mpifl.runfile.tables import EventRow, UpdateRow
+from mpifl.runfile.writer import RunWriter
 from mpifl.tools.export.scalars import Scalars
 from tests.api.jobs import JOB
 
@@ -290,7 +291,7 @@ def written(
 ) -> Path:  # fmt: skip
     attrs = {"name": "a", "algorithm": "area", "config": yaml.safe_dump(config or {}), "clock": "virtual"}
     clients = {"samples": [3, 4], "rank": [1, 1], "rate": None}
-    writer = RunWriter(path, attrs=attrs, clients=clients, x0=x, layout=layout)
+    writer = RunWriter(path, Start(attrs, clients, x, layout))
     writer.append(UpdateRow(0.5, 0, 0, 0, 1, 16, 0.0))
     for event in events:
         writer.append(event)

@@ -219,7 +219,7 @@ KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 from mpifl.cli import main
-from mpifl.runfile import RunWriter
+from mpifl.runfile.writer import RunWriter
 from mpifl.runfile.checkpoint_folder import sets
 from mpifl.runfile.tables import UpdateRow
 

@@ -16,8 +16,8 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State, Update
 from mpifl.checkpoint.sets import newest
-from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of
+from mpifl.runfile.reader import open_run
 from tests.faults.harness import mpifl
 
 

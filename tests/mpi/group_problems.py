@@ -19,26 +19,32 @@ RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") 
 
 @dataclass(frozen=True)
 class Troubled(Logistic):
-    """Logistic regression whose gradients raise or hang on one rank, while there is a file of that name."""
+    """Logistic regression whose gradients raise or hang on one rank, or that cannot be made there, while there is a
+    file of that name."""
 
     trouble: str = ""
-    """raises or hangs"""
+    """raises, hangs or cannot be made"""
     rank: int = 0
     """where"""
 
     def objective(
         self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
     ) -> TroubledObjective:
+        if self.is_troubled("cannot be made"):
+            raise RuntimeError(f"trouble on rank {RANK}")
         return TroubledObjective(self, settings, meta, shard, i, seed)
+
+    def is_troubled(self, trouble: str) -> bool:
+        return self.rank == RANK and self.trouble == trouble and Path(trouble).exists()
 
 
 class TroubledObjective(LogisticObjective):
     """One client's."""
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
-        if self.model.rank == RANK and self.model.trouble and Path(self.model.trouble).exists():
-            if self.model.trouble == "raises":
-                raise RuntimeError(f"trouble on rank {RANK}")
+        if self.model.is_troubled("raises"):
+            raise RuntimeError(f"trouble on rank {RANK}")
+        if self.model.is_troubled("hangs"):
             time.sleep(1000)
         return super().gradient(x, rows)
 

@@ -278,6 +278,24 @@ def test_a_rank_of_a_group_dies(start: Start, tmp_path: Path, make: str, victim:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("rank", [3, 4])
+def test_a_client_moves_to_a_group_of_which_one_rank_cannot_make_it(start: Start, tmp_path: Path, rank: int) -> None:
+    """It is an error of that client, which is moved on or lost; the group goes on with its own clients."""
+    needs_tolerance()
+    case = troubled("cannot be made", rank, faults={"lost": "rehost"})
+    command = begun(start, tmp_path, case, tolerant=True)
+    (tmp_path / "cannot be made").touch()
+    os.kill(command.rank(2), signal.SIGKILL)
+    command.end(40)
+    assert command.code == 0, str(command)
+    with open_run(tmp_path / "t.h5") as run:
+        moved, last = {0, 3}, run.updates[run.updates.time > 2]
+        assert run.status == "completed" and set(last.client) >= {1, 2, 4, 5}
+        texts = run.events.text[run.events.client.isin(moved)].tolist()
+        assert any(f"raised on rank {rank}" in text and "trouble on rank" in text for text in texts), texts
+
+
+@pytest.mark.long
 def test_a_signal_ends_a_run_of_groups(start: Start, tmp_path: Path) -> None:
     """It is saved, and resumes with one rank a client."""
     command = begun(start, tmp_path, troubled(stop={"updates": 4000}), 5)

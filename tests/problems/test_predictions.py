@@ -12,6 +12,7 @@ import pytest
 
 import mpifl
 from mpifl import problems
+from mpifl.api import job_yaml
 from mpifl.problems import ProblemConfig
 from tests.problems.conftest import refusal
 
@@ -180,13 +181,17 @@ def test_scores_are_probabilities(loss: str, rows: Any, y: Any, labels: Any, sco
     np.testing.assert_allclose(found[1], scores, rtol=1e-6)
 
 
-def run(path: Path, more: dict[str, Any], **options: Any) -> Any:
-    job = {
+def job(path: Path, more: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {
         "seed": 0, "name": "p", "output": str(path), "evaluate": {"updates": 5}, "stop": {"updates": 10},
         "problem": {"entry": f"{HERE}:entry", "options": {"rows": ONE, "y": [0, 0, 1, 1], **options}},
         "algorithm": {"name": "fedavg", "step_size": 0.1, "local_steps": 1},
+        **more,
     }  # fmt: skip
-    return mpifl.run({**job, **more})
+
+
+def run(path: Path, more: dict[str, Any], **options: Any) -> Any:
+    return mpifl.run(job(path, more, **options))
 
 
 AUROC = {"evaluate": {"updates": 1, "metrics": ["auroc"]}}
@@ -208,3 +213,5 @@ def test_what_needs_an_accuracy_or_scores_is_refused_before_the_run(
     with refusal(re.escape(says)):
         run(tmp_path / "run.h5", more, **options)
     assert not (tmp_path / "run.h5").exists()
+    with refusal(re.escape(says)):  # `mpifl check --data`
+        job_yaml(mpifl.load_job(job(tmp_path / "run.h5", more, **options)), load_data=True)

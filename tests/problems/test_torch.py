@@ -21,7 +21,7 @@ from mpifl.problems.torch.examples import Examples
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import Shared, TorchObjective
 from mpifl.problems.torch.module_problem import seeded
-from mpifl.runfile import Run
+from mpifl.runfile.reader import Run
 from tests.tiers import long, parameters
 
 CPU = torch.device("cpu")

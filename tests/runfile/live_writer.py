@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 import mpifl.runfile.writer as writer_module
-from mpifl.runfile import RunWriter
+from mpifl.runfile.create import Start
 from mpifl.runfile.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
+from mpifl.runfile.writer import RunWriter
 
 ATTRS: dict[str, Any] = {
     "name": "live", "algorithm": "area", "config": "name: live\n", "clock": "real", "clients": 7
@@ -38,13 +39,8 @@ def append(writer: RunWriter, k: int) -> None:
 
 def main(path: str, period: float) -> None:
     writer_module.WRITE_INTERVAL = period
-    writer = RunWriter(
-        path,
-        attrs=ATTRS,
-        clients={"samples": np.arange(7), "rank": np.ones(7), "rate": None},
-        x0=np.zeros(1000, np.float32),
-        layout=[("w", (10, 100))],
-    )
+    clients = {"samples": np.arange(7), "rank": np.ones(7), "rate": None}
+    writer = RunWriter(path, Start(ATTRS, clients, np.zeros(1000, np.float32), [("w", (10, 100))]))
 
     for k in count():
         append(writer, k)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import RunWriter, open_run, reader
+from mpifl.runfile import reader
+from mpifl.runfile.reader import open_run
 from mpifl.runfile.tables import CHECKSUMS, CLIENTS, TABLES, UpdateRow
+from mpifl.runfile.writer import RunWriter
 from tests.runfile.test_resumed import fill
 from tests.runfile.test_writer import writer
 from tests.tiers import examples

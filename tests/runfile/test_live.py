@@ -21,8 +21,8 @@ import pytest
 
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.runfile import Run, open_run
 from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.runfile.reader import Run, open_run
 from mpifl.runfile.run_lock import WATCH_TIME, Lock, is_locked
 from mpifl.tools.analysis import show as show_module
 from tests.mpi.cases import AREA, SMALL, job
@@ -149,11 +149,12 @@ LEFT = """
 import sys
 import numpy as np
 import mpifl.runfile.writer as writer_module
-from mpifl.runfile import RunWriter
+from mpifl.runfile.create import Start
+from mpifl.runfile.writer import RunWriter
 from mpifl.runfile.tables import UpdateRow
 writer_module.WRITE_INTERVAL = 1e-5
-facts = {"attrs": {"name": "left"}, "clients": {"samples": np.ones(3), "rank": np.ones(3)}, "layout": [("w", (4,))]}
-left = [RunWriter(f"{sys.argv[1]}/{k}.h5", **facts, x0=np.zeros(4)) for k in range(3)]
+start = Start({"name": "left"}, {"samples": np.ones(3), "rank": np.ones(3)}, np.zeros(4), [("w", (4,))])
+left = [RunWriter(f"{sys.argv[1]}/{k}.h5", start) for k in range(3)]
 for k in range(20_000):
     for writer in left:
         writer.append(UpdateRow(k, 0, 0, 0, 1, 0, 0))

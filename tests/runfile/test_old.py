@@ -13,8 +13,9 @@ from pandas import DataFrame
 
 import mpifl
 from mpifl import open_run
-from mpifl.runfile import RunWriter
+from mpifl.runfile.create import Start
 from mpifl.runfile.tables import TABLES, EvaluationRow, UpdateRow
+from mpifl.runfile.writer import RunWriter
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.report import report
 from mpifl.tools.analysis.show import show
@@ -104,9 +105,7 @@ def test_an_old_run_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for table, names in NEW.items():
             columns = {name: column for name, column in TABLES[table].columns.items() if name not in names}
             patch.setitem(TABLES, table, replace(TABLES[table], columns=columns))
-        writer = RunWriter(
-            tmp_path / "run.h5", attrs={}, clients={"samples": [1, 2], "rank": [0, 0]}, x0=np.zeros(2), layout=[]
-        )  # fmt: skip
+        writer = RunWriter(tmp_path / "run.h5", Start({}, {"samples": [1, 2], "rank": [0, 0]}, np.zeros(2), []))
         writer.extend([UpdateRow(0.5 * k, 1, 0, 0, 1, 16, 2.5) for k in range(5)])
         writer.append(EvaluationRow(0.0, 0, 0, 2.0, 2.0, 0.5))
         writer.flush()

@@ -15,10 +15,12 @@ import pandas as pd
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import RunWriter, open_run
 from mpifl.runfile import tables as rows
 from mpifl.runfile import writer as writer_module
+from mpifl.runfile.create import Start
+from mpifl.runfile.reader import open_run
 from mpifl.runfile.run_lock import Lock
+from mpifl.runfile.writer import RunWriter
 from tests.checkpoint.sets import save
 from tests.runfile.test_writer import ATTRS, writer
 
@@ -54,7 +56,9 @@ def resumed(path: Path, **changes: Any) -> RunWriter:
     if "session" not in changes:
         kept, arguments["session"] = attributes(path, 2)
         arguments["attrs"] |= changes.pop("attrs", {}) | kept
-    return RunWriter.resumed(path, **(arguments | changes))
+    others = {name: (arguments | changes).get(name) for name in ("rows", "session", "aside")}
+    start = {name: value for name, value in (arguments | changes).items() if name not in others}
+    return RunWriter.resumed(path, Start(**start), **others)
 
 
 def rows_of(path: Path, counts: Mapping[str, int], first: Mapping[str, int] | None = None) -> rows.RowBlock:

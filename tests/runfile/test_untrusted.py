@@ -18,8 +18,10 @@ import yaml
 
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile.create import Start
+from mpifl.runfile.reader import open_run
 from mpifl.runfile.tables import EvaluationRow, EventRow, UpdateRow
+from mpifl.runfile.writer import RunWriter
 from tests.problems.test_untrusted_data import bound_socket, pipe
 
 SECRET = b"a line of another file\n" * 20
@@ -35,7 +37,7 @@ def path(tmp_path: Path) -> Path:
         file["text"] = np.array([SECRET] * 10, "S512")
     attrs = {"name": "a", "algorithm": "area", "config": "name: a\n", "clock": "real", "hosts": '["h"]'}
     clients = {"samples": np.arange(3), "rank": np.ones(3), "rate": None}
-    writer = RunWriter(tmp_path / "run.h5", attrs=attrs, clients=clients, x0=np.zeros(5), layout=[("w", (5,))])
+    writer = RunWriter(tmp_path / "run.h5", Start(attrs, clients, np.zeros(5), [("w", (5,))]))
     for k in range(10):
         writer.append(UpdateRow(float(k), k % 3, k, 0, 1, 8, 1.0))
         writer.append(EventRow(float(k), "lost", k, "a text"))
@@ -203,6 +205,7 @@ SCHEMA: list[tuple[Change, str]] = [
     (attribute("hosts", "{"), ""),
     (attribute("hosts", "3"), "attribute hosts is not a list"),
     (attribute("hosts", "[3]"), "attribute hosts is not a list of texts"),
+    (attribute("compute", "[1]"), "attribute compute is not a list of objects"),
     (attribute("layout", "[3]", "model/x"), ""),
     (attribute("layout", '[["w", ["a"]]]', "model/x"), "attribute layout is not a list of names and shapes"),
     (attribute("entries", '[["w", "float32", [-1], null, 0]]', "model/constants"), "attribute entries is not a list"),

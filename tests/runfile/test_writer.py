@@ -18,11 +18,12 @@ import pytest
 from mpifl.checkpoint import part as part_module
 from mpifl.checkpoint.snapshot import ClientSnapshot
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.runfile import RunWriter, open_run
 from mpifl.runfile import create as create_module
 from mpifl.runfile import writer as writer_module
+from mpifl.runfile.create import Start
+from mpifl.runfile.reader import open_run
 from mpifl.runfile.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow, append_rows, encode
-from mpifl.runfile.writer import finalize_attributes
+from mpifl.runfile.writer import RunWriter, finalize_attributes
 from tests.checkpoint.sets import save_part
 
 ROOT = Path(__file__).parents[2]
@@ -44,10 +45,11 @@ def writer(path: Path, **changes: Any) -> RunWriter:
     arguments: dict[str, Any] = {
         "attrs": ATTRS,
         "clients": {"samples": [5, 6, 7], "rank": [1, 1, 1], "rate": [10.0, 20.0, 30.0]},
-        "x0": np.array([1, 2, 3, 4], np.float32),
+        "x": np.array([1, 2, 3, 4], np.float32),
         "layout": [("w", (3, 1)), ("b", (1,))],
     }
-    return RunWriter(path, **(arguments | changes))
+    others = {name: changes.pop(name) for name in ("overwrite", "aside") if name in changes}
+    return RunWriter(path, Start(**(arguments | changes)), **others)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     w = writer(tmp_path / "disk" / "run.h5")
     (tmp_path / "disk").rename(tmp_path / "gone")
-    assert save_part(tmp_path / "disk" / "a.ckpt", 1, 0, {}) == (1, 0, 0, "No such file or directory")
+    assert save_part(tmp_path / "disk" / "a.ckpt", 1, 0, {}) == (0, 1, 0, 0, "No such file or directory")
     w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
     with pytest.raises(RunFailed, match=r"run\.h5 failed: No such file or directory"):
         w.check_not_replaced()
@@ -310,7 +312,7 @@ def test_a_run_file_that_another_took_the_place_of(tmp_path: Path) -> None:
 
 def test_a_folder_of_checkpoints_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "run.ckpt").write_text("precious")
-    assert save_part(tmp_path / "run.ckpt", 1, 0, {}) == (1, 0, 0, "File exists")
+    assert save_part(tmp_path / "run.ckpt", 1, 0, {}) == (0, 1, 0, 0, "File exists")
     says = r"output=.*: run.ckpt cannot be read: Not a directory; expected a readable folder"
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=says):
@@ -325,7 +327,7 @@ def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(part_module.os, name, broken)
             found = save_part(folder, 1, 0, {0: ClientSnapshot({"x": np.ones(10)})})
-            assert found == (1, 0, 0, "Input/output error") and os.listdir(folder) == []
+            assert found == (0, 1, 0, 0, "Input/output error") and os.listdir(folder) == []
     assert not save_part(folder, 1, 0, {}).error
     with monkeypatch.context() as patch:
         patch.setattr(writer_module.os, "fsync", broken)

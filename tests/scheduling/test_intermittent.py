@@ -139,7 +139,17 @@ def test_how_long_a_rank_holds_an_update(real: Callable[..., RealClock]) -> None
     clock.contact_time(0, 0)
     assert clock.is_stalled
     with pytest.raises(RunFailed, match="no client with a message is on again"):
-        clock.next_update(wall, inf)  # type: ignore[arg-type]
+        list(LiveSchedule(clock, None, 0).events(wall))  # type: ignore[arg-type]
+
+
+def test_a_run_whose_only_update_came_after_its_client_was_on_for_the_last_time(real: Callable[..., RealClock]) -> None:
+    """The contact was to end at 2 s and took until 7 s, when the client was off for good: the run fails."""
+    wall = Wall((7.0, 0))
+    clock = real(wall, [(0.0, 6.0)])
+    clock.contact_time(0, 0)
+    assert drive(clock, wall, 8.0) == [] and clock.held == 1 and clock.is_stalled
+    with pytest.raises(RunFailed, match="no client with a message is on again"):
+        list(LiveSchedule(clock, None, 0, evaluate_every=1.0).events(wall))  # type: ignore[arg-type]
 
 
 def test_an_update_that_arrives_while_its_client_is_off_waits(real: Callable[..., RealClock]) -> None:
@@ -176,12 +186,11 @@ def test_patience_counts_the_time_on(real: Callable[..., RealClock]) -> None:
     """Client 1 is on in 0..2 and from 8: at 9 s it was silent for 3 s."""
     wall = Wall()
     clock = real(wall, ALL, [(0.0, 2.0), (8.0, inf)])
-    plan = LiveSchedule(clock, None, 0)
     wall.time = 9.0
-    assert (plan.on_seconds(0, 9.0), plan.on_seconds(1, 9.0), plan.on_seconds(1, 1.5)) == (9.0, 3.0, 1.0)
+    assert (clock.on_seconds(0, 9.0), clock.on_seconds(1, 9.0), clock.on_seconds(1, 1.5)) == (9.0, 3.0, 1.0)
     table = ClientTable(2)
     transport = SimpleNamespace(has_arrived=lambda i: False)
-    failures = ClientFailures(Faults(patience=5.0), table, transport, plan.on_seconds)  # type: ignore[arg-type]
+    failures = ClientFailures(Faults(patience=5.0), table, transport, clock.on_seconds)  # type: ignore[arg-type]
     table.in_flight[0] = table.in_flight[1] = time.perf_counter() - 9.0  # the policy has a clock of its own
     found = [d for d in failures.decide_silent() if d.action is not Action.WAIT]
     assert {d.client for d in found} == {0}

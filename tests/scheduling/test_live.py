@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from math import inf
 from pathlib import Path
 
@@ -32,12 +33,12 @@ def events(plan: LiveSchedule, reply: bool = True) -> list[tuple]:
 
     found = []
     for i in range(3):
-        plan.contact_time(i, 0)
+        plan.clock.contact_time(i, 0)
     for event in plan.events(Nothing()):  # type: ignore[arg-type]
         update = event.kind == "update"
         found.append((event.kind, event.time, event.client, update and plan.aggregates(None)))
         if update and reply:
-            plan.contact_time(event.client, 1)
+            plan.clock.contact_time(event.client, 1)
     return found
 
 
@@ -110,11 +111,13 @@ def test_synchronous_rounds_last_as_long_as_their_slowest() -> None:
     assert log.order == [2, 0, 1] * 3 + [2]
 
 
-def test_a_run_where_nobody_works_fails() -> None:
+@pytest.mark.parametrize("evaluate", [{}, {"evaluate_every": 1.0}], ids=["", "evaluated by time"])
+def test_a_run_where_nobody_works_fails(evaluate: dict[str, float]) -> None:
     for clock in (VirtualClock(NoDelay().contact_times(3, 0)), RealClock(NoDelay().contact_times(3, 0))):
         clock.start()
-        with pytest.raises(RunFailed):
-            list(LiveSchedule(clock, Trigger(every=5), 0, stop_updates=9).events(None))  # type: ignore[arg-type]
+        plan = LiveSchedule(clock, Trigger(every=5), 0, stop_updates=9, **evaluate)  # type: ignore[arg-type]
+        with pytest.raises(RunFailed, match="no update is in flight and nothing is due"):
+            list(islice(plan.events(None), 100))  # type: ignore[arg-type]
 
 
 def test_idle_events_reach_the_loop() -> None:

@@ -52,12 +52,12 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wall]:
 def drive(plan: LiveSchedule, source: object, limit: int = 100_000) -> Iterator[Event]:
     """The events of a plan with one client, which is sent a new message after each update."""
     plan.clock.start()
-    plan.contact_time(0, 0)
+    plan.clock.contact_time(0, 0)
     for count, event in enumerate(plan.events(source)):  # type: ignore[arg-type]
         assert count < limit, "the run does not end"
         yield event
         if event.kind in ("update", "refused"):
-            plan.contact_time(0, 1)
+            plan.clock.contact_time(0, 1)
 
 
 def real() -> RealClock:

@@ -16,7 +16,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Exponential, Fixed
-from mpifl.scheduling.replayed_schedule import ClientIncident, ReplaySchedule
+from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from tests.quadratic_runs import Log, random_quadratics, run
 
 N = 4
@@ -86,7 +86,6 @@ class Answers:
 
 def told(aggregations: Any, evaluations: Any, incidents: Any = (), timed: bool = False) -> list[tuple]:
     """The events of a record of four updates, one a second, as (kind, time, whether it aggregates)."""
-    incidents = [ClientIncident(*row) for row in incidents]
     record = ReplaySchedule(UPDATES, aggregations, [(*row, 0.0) for row in evaluations], timed, incidents)
     events = record.events(Answers())  # type: ignore[arg-type]
     return [(event.kind, event.time, event.kind == "update" and record.aggregates(None)) for event in events]

@@ -22,9 +22,10 @@ import pytest
 from mpifl import open_run
 from mpifl.checkpoint.sets import Checkpoint, newest
 from mpifl.checkpoint.snapshot import FORMAT
-from mpifl.runfile import RunWriter, run_lock
+from mpifl.runfile import run_lock
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.run_lock import Lock
+from mpifl.runfile.writer import RunWriter
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.session import Session
 from tests.mpi.cases import AREA, CASES, job

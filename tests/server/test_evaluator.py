@@ -30,11 +30,11 @@ from mpifl.problems import Problem, ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic
 from mpifl.problems.metrics import METRICS, softmax
 from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic
-from mpifl.runfile import Run
 from mpifl.runfile.fairness import summarise
+from mpifl.runfile.reader import Run
 from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow
 from mpifl.server.evaluation_metrics import measure
-from mpifl.server.evaluator import EvaluationRequest, Evaluator
+from mpifl.server.evaluator import Evaluator
 from tests.mpi.cases import EXPONENTIAL
 from tests.mpi.files import differing
 from tests.quadratic_runs import Quadratic, close

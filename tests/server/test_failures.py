@@ -19,14 +19,14 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
+from mpifl.checkpoint.snapshot import PendingEvaluation
 from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import NoDelay, Speed
 from mpifl.scheduling.live_schedule import LiveSchedule
-from mpifl.scheduling.replayed_schedule import ClientIncident, ReplaySchedule
-from mpifl.server.evaluator import EvaluationRequest
+from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.transport.server_end import describe_clients
@@ -96,11 +96,11 @@ class Run:
         )
         server = self.rows.server = algorithm.init_server(x0, people)
         ServerLoop(algorithm, server, people, self.link, plan, self.rows, self._evaluate, 0).run()
-        self.incidents = [ClientIncident(row.kind, row.time, *row[2:]) for row in self.rows.events]
+        self.incidents = [(row.kind, row.time, *row[2:]) for row in self.rows.events]
 
-    def _evaluate(self, request: EvaluationRequest) -> bool:
+    def _evaluate(self, request: PendingEvaluation) -> bool:
         self.evaluations.append((request.time, request.updates, request.version, request.age))
-        assert np.isfinite(request.x).all()
+        assert np.isfinite(request.model).all()
         return False
 
     def record(self, timed: bool) -> ReplaySchedule:
@@ -115,10 +115,9 @@ def check(algorithm: Algorithm, deaths: str, evaluate: int = 7) -> Run:
     """The run ends without the clients that died, and a replay of its record gives the same run."""
     one = Run(algorithm, DEATHS[deaths], evaluate=evaluate)
     assert len(one.rows.updates) == UPDATES and not one.link.sent_late
-    assert set(one.rows.states) == {incident.client for incident in one.incidents} <= one.link.dead
-    for incident in one.incidents:
-        later = one.rows.updates[incident.updates :]
-        assert incident.kind == "lost" and incident.client not in {row[1] for row in later}
+    assert set(one.rows.states) == {row.client for row in one.rows.events} <= one.link.dead
+    for row in one.rows.events:
+        assert row.kind == "lost" and row.client not in {later.client for later in one.rows.updates[row.updates :]}
     again = Run(algorithm, {}, one.record(bool((when := algorithm.aggregation_trigger()) and when.timed)))
     assert again.rows.updates == one.rows.updates
     assert again.rows.aggregations == one.rows.aggregations
@@ -167,7 +166,7 @@ def test_a_whole_round_is_lost() -> None:
     assert first
     members = first.sample(0)
     run = Run(build("feddr-cohort=2"), {0: members})
-    assert {(i.client, i.updates, i.version) for i in run.incidents} == {(i, 0, 0) for i in members}
+    assert {(i.client, i.updates, i.version) for i in run.rows.events} == {(i, 0, 0) for i in members}
     assert not {row[1] for row in run.rows.updates} & {*members} and run.rows.updates[0][2] == 0
 
 

@@ -58,7 +58,7 @@ def bar_on(screen: Terminal, patch: pytest.MonkeyPatch, earlier: int = 0, reache
     """The bar of a run with these ends on a terminal."""
     patch.setattr("sys.stderr", screen)
     evaluator: Any = SimpleNamespace(latest={"train_loss": 0.25}, reached=reached)
-    return progress.progress_bar(SimpleNamespace(**{"time": None, "updates": None} | stop), evaluator, earlier)
+    return progress.ProgressBar(SimpleNamespace(**{"time": None, "updates": None} | stop), evaluator, earlier)
 
 
 def test_rate_and_staleness_are_those_since_the_resume(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,8 +312,8 @@ def test_line_gives_rates_since_the_line_before_and_the_time_left(monkeypatch: p
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     evaluator = SimpleNamespace(latest={"train_loss": 0.25, "test_accuracy": 0.875})
     table = ClientTable(4)
-    log = RunLog(SimpleNamespace(stop=mpifl.load_job(JOB).stop), evaluator, 60.0, updates=100)  # type: ignore[arg-type]
-    log._loop, log._first_share = SimpleNamespace(clients=table), log._share()  # type: ignore[assignment]
+    job, loop = SimpleNamespace(stop=mpifl.load_job(JOB).stop), SimpleNamespace(clients=table)
+    log = RunLog(job, evaluator, loop, 60.0, updates=100)  # type: ignore[arg-type]
     assert log._first_share == 0.1  # 100 of 1,000 updates
     for k in range(200):
         log.on_update(UpdateRow(0.5 + k / 1000, 0, 0, k % 4, 1, 8, 1.0))
@@ -327,6 +327,7 @@ def test_line_gives_rates_since_the_line_before_and_the_time_left(monkeypatch: p
     )
     now[0] += 5.0
     assert "300 updates (0 a second), train" in log.line()  # no staleness without an update
+    log.close()
 
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "

@@ -21,11 +21,12 @@ from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.checkpoint.snapshot import EvaluatorState
 from mpifl.cli import main
 from mpifl.objective import Objective
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.server.checkpointer import Checkpointer
-from mpifl.server.evaluator import EvaluationRequest, Evaluator
+from mpifl.server.evaluator import Evaluator
 from mpifl.signals import SignalRecorder
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
@@ -202,7 +203,7 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
     counted: list[State] = []
     monkeypatch.setattr(Area, "receive", hit)
     if not at:
-        monkeypatch.setattr("mpifl.server.run_log.log_start", lambda *_: counted or os.kill(os.getpid(), number))
+        monkeypatch.setattr("mpifl.server.start.log_start", lambda *_: counted or os.kill(os.getpid(), number))
     path = tmp_path / "hit.h5"
     code = mpifl("run", write(tmp_path, "hit", CASES["area-after"]), f"output={path}")
     if at < 60:
@@ -222,7 +223,7 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
 def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real clock: the checkpoint of the signal is behind the evaluation; the resumed run ends at once."""
     heard = threading.Event()
-    catch, measure, pending = SignalRecorder._catch, Evaluator._evaluate, Evaluator.pending
+    catch, measure, save = SignalRecorder._catch, Evaluator._evaluate, Evaluator.save
 
     def caught(self: SignalRecorder, *args: Any) -> None:
         catch(self, *args)
@@ -234,14 +235,14 @@ def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatc
             assert heard.wait(20)
         return measure(self, *asked)
 
-    def awaited(self: Evaluator) -> tuple[int, float, list[EvaluationRequest]]:
+    def awaited(self: Evaluator) -> tuple[EvaluatorState, dict[str, int]]:
         for future, _ in self._pending:
             future.result()
-        return pending(self)
+        return save(self)
 
     monkeypatch.setattr(SignalRecorder, "_catch", caught)
     monkeypatch.setattr(Evaluator, "_evaluate", measured)
-    monkeypatch.setattr(Evaluator, "pending", awaited)
+    monkeypatch.setattr(Evaluator, "save", awaited)
     clock = {"mode": "real", "delay": {"name": "exponential", "rate": 50}}
     more = {"evaluate": {"updates": 5}, "stop": {"accuracy": 0.01, "time": 30}}
     path = tmp_path / "reached.h5"
@@ -270,7 +271,7 @@ def test_updates_that_wait_at_the_server_for_their_clients(
     held, cut = list[int](), Checkpointer.begin
 
     def counted(self: Checkpointer, time: float) -> None:
-        held.append(self._schedule.held)
+        held.append(self._schedule.clock.held)
         cut(self, time)
 
     monkeypatch.setattr(Checkpointer, "begin", counted)

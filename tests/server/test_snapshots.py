@@ -19,8 +19,15 @@ from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.participation import Trigger
-from mpifl.checkpoint.part import PartWriter
-from mpifl.checkpoint.snapshot import ClientSnapshot, ClientTableState, ClockState, LoopState, ScheduleState
+from mpifl.checkpoint.part import PartStatus, PartWriter
+from mpifl.checkpoint.snapshot import (
+    ClientSnapshot,
+    ClientTableState,
+    ClockState,
+    EvaluatorState,
+    LoopState,
+    ScheduleState,
+)
 from mpifl.config.job import Faults
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.scheduling.clocks import RealClock, VirtualClock
@@ -30,7 +37,6 @@ from mpifl.scheduling.schedule import Event
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.client_table import ClientTable
 from mpifl.server.loop import ServerLoop
-from mpifl.transport.client_end import PartStatus
 from mpifl.transport.mpi_server import MPIServerTransport
 from tests.checkpoint.sets import finished
 from tests.runfile.test_writer import writer
@@ -72,7 +78,7 @@ def through(
     for event in plan.events(Answers()):  # type: ignore[arg-type]
         if event.kind == "update":
             rounds[event.client] += 1
-            plan.contact_time(event.client, rounds[event.client])
+            plan.clock.contact_time(event.client, rounds[event.client])
         yield event, (plan.save(), list(rounds))
         limit -= 1
         assert limit
@@ -97,7 +103,7 @@ def test_a_plan(trigger: str) -> None:
 
     plan = new()
     for i in range(3):
-        plan.contact_time(i, 0)
+        plan.clock.contact_time(i, 0)
     whole = list(through(plan, [0, 0, 0]))
     assert {"update", "evaluate", "checkpoint"} <= {event.kind for event, _ in whole}
     for k, (event, saved) in enumerate(whole[:-1]):
@@ -119,7 +125,7 @@ def test_checkpoints_by_time(seconds: list[float], updates: int, cuts: list[floa
     clock = VirtualClock(Fixed(seconds=seconds).contact_times(n, 0))
     plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=updates, checkpoint_every=2.0)
     for i in range(n):
-        plan.contact_time(i, 0)
+        plan.clock.contact_time(i, 0)
     assert [e.time for e, _ in through(plan, [0] * n) if e.kind == "checkpoint"] == cuts
 
 
@@ -193,7 +199,7 @@ class Scene:
 
     def __init__(self, path: Path, lost: str) -> None:
         self.writer, self.ranks = writer(path), Ranks(folder_of(path))
-        evaluator: Any = SimpleNamespace(pending=lambda: (0, nan, None, []), reached=False, rows_per_evaluation=dict)
+        evaluator: Any = SimpleNamespace(save=lambda: (EvaluatorState(nan, False, []), {}))
         schedule = ScheduleState(ClockState(0.0, [], [], [], [], []), 0, 0, 0, 0, 0, 0.0, 0, 0, 0)
         plan: Any = SimpleNamespace(save=lambda: schedule)
         self.clients = ClientTable(2)
@@ -211,7 +217,7 @@ class Scene:
         """The rank's part is durable, and the server knows."""
         part = self.ranks.writers[rank]
         part.save(1, lambda: {rank - 1: ClientSnapshot({"x": np.zeros(3)})})
-        self.ranks.part_statuses += [PartStatus(rank, *written) for written in finished(part)]
+        self.ranks.part_statuses += finished(part)
         self.keeper.poll(0.0)
 
     def dies(self, rank: int) -> None:

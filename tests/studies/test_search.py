@@ -22,7 +22,7 @@ import pytest
 
 import mpifl
 from mpifl.cli import main
-from mpifl.runfile import RunWriter
+from mpifl.runfile.writer import RunWriter
 from mpifl.text import format_duration
 from mpifl.tools.analysis.trials import load_trial
 from mpifl.tools.studies.follow import state

@@ -20,7 +20,7 @@ import numpy as np
 from mpifl.config import yaml_io
 from mpifl.config.read import flatten
 from mpifl.errors import ConfigError
-from mpifl.runfile import open_run
+from mpifl.runfile.reader import open_run
 from mpifl.safe_input import printable
 from mpifl.text import format_count
 from mpifl.tools.analysis import style

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from mpifl.errors import ConfigError, as_unwritable
-from mpifl.runfile import open_run
+from mpifl.runfile.reader import open_run
 from mpifl.text import progress
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.figures import draw_report, find_label, without_tuned

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpifl.config.job import OUTPUT_KEYS
 from mpifl.errors import ConfigError
-from mpifl.runfile import Run as RunFile
-from mpifl.runfile import open_run
-from mpifl.runfile.reader import RunTables
+from mpifl.runfile.reader import Run as RunFile
+from mpifl.runfile.reader import RunTables, open_run
 from mpifl.tools.analysis.labels import read_labels
 from mpifl.tools.analysis.trials import PROGRESS, SUMS, Group, flat_config, group_trials, load_trial
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from mpifl.runfile import Run, open_run
+from mpifl.runfile.reader import Run, open_run
 from mpifl.safe_input import parse_json, printable
 from mpifl.text import format_duration
 from mpifl.tools.analysis.trials import overload_of

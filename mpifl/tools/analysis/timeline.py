@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpifl.runfile import open_run
+from mpifl.runfile.reader import open_run
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import axis_label
 from mpifl.tools.analysis.trials import Group

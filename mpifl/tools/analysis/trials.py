@@ -14,7 +14,7 @@ import numpy as np
 from mpifl.config.job import OUTPUT_KEYS
 from mpifl.config.read import flatten
 from mpifl.errors import ConfigError
-from mpifl.runfile import Run, open_run
+from mpifl.runfile.reader import Run, open_run
 from mpifl.runfile.tables import EvaluationRow
 from mpifl.safe_input import printable
 from mpifl.scheduling.overload import describe_overload, describe_slow_contacts

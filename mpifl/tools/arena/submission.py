@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.errors import ConfigError, Contradiction
-from mpifl.runfile import Run, open_run
+from mpifl.runfile.reader import Run, open_run
 from mpifl.safe_input import parse_json
 from mpifl.text import format_count
 from mpifl.tools.arena.audit import check_source

@@ -15,7 +15,7 @@ from typing import NamedTuple, get_type_hints
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import Run, open_run
+from mpifl.runfile.reader import Run, open_run
 from mpifl.runfile.tables import TABLES
 from mpifl.safe_input import SMALL_BYTES, read_text_file
 from mpifl.tools.analysis.trials import train_every

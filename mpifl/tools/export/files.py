@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import open_run
 from mpifl.runfile.durable import durable_file, error_text
+from mpifl.runfile.reader import open_run
 from mpifl.tools.export import model, scalars, tables
 
 

@@ -13,7 +13,7 @@ from mpifl.config.read import job_from_dict
 from mpifl.config.trust import check_trusted
 from mpifl.errors import ConfigError
 from mpifl.objective import ModuleState
-from mpifl.runfile import Run
+from mpifl.runfile.reader import Run
 
 RESERVED = "__metadata__"  # the key of the header that safetensors keeps for metadata
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from mpifl.errors import ConfigError, host_name
-from mpifl.runfile import Run
+from mpifl.runfile.reader import Run
 from mpifl.runfile.tables import TABLES
 from mpifl.safe_input import printable
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import Run
+from mpifl.runfile.reader import Run
 from mpifl.runfile.tables import TABLES
 from mpifl.safe_input import csv_text, printable
 

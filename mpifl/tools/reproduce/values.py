@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import open_run
+from mpifl.runfile.reader import open_run
 from mpifl.tools.analysis.options import is_percentage
 from mpifl.tools.analysis.spread import half_width
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, format_value

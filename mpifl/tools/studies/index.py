@@ -22,9 +22,9 @@ from mpifl.config import read
 from mpifl.config.job import Job
 from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunFailed, host_name
-from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.create import spare_name
+from mpifl.runfile.reader import open_run
 from mpifl.runfile.run_lock import is_locked
 from mpifl.tools.analysis.labels import INDEX, read_index
 from mpifl.tools.studies.search import end_of, time_left

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.runfile import open_run
+from mpifl.runfile.reader import open_run
 from mpifl.text import progress
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.comparison import CompareOptions, Comparisons, compare_groups

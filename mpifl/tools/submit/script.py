@@ -20,9 +20,9 @@ from typing import NamedTuple
 from mpifl.config.job import Job
 from mpifl.config.read import load, parse_override
 from mpifl.errors import ConfigError, as_unwritable
-from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.create import refuse_existing, refuse_live
+from mpifl.runfile.reader import open_run
 from mpifl.server.resume import is_unfinished
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Study

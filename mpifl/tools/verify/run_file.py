@@ -18,8 +18,7 @@ from mpifl.config.schema import Reader, fields_of
 from mpifl.config.trust import outside_code
 from mpifl.config.types import Config, PositiveInt
 from mpifl.errors import ConfigError, Contradiction, RunFailed
-from mpifl.runfile import Run, open_run
-from mpifl.runfile.reader import DamagedRun
+from mpifl.runfile.reader import DamagedRun, Run, open_run
 from mpifl.runfile.replayed import computed_together, first_difference
 from mpifl.runfile.tables import CLIENTS, TABLES
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
