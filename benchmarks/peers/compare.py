@@ -108,9 +108,9 @@ TITLES = {
     "virtual": "FedAsync in virtual time, 10 clients in one process, logistic regression of d = 7,850, 32 rows a step",
 }
 TARGETS = (  # part, mpifl's program, the other one, how many times as fast mpifl is to be
-    ("mpi", "mpifl (NumPy)", "APPFL without memory option, without sleep", 20),
+    ("mpi", "mpifl (NumPy)", "APPFL without memory option, without sleep", 15),
     ("large", "mpifl (NumPy)", "APPFL without memory option, without sleep", 5),
-    ("rounds", "mpifl (NumPy)", "pfl-research", 10),
+    ("rounds", "mpifl (NumPy)", "pfl-research", 7),
     ("rounds", "mpifl (torch)", "pfl-research", 4),
     ("rounds", "mpifl (NumPy)", "Flower", 100),
 )
