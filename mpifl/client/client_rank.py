@@ -224,7 +224,7 @@ class ClientRank:
         self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, x0: np.ndarray, group: RankGroup | None,
         signals: list[int],
     ) -> None:  # fmt: skip
-        """x0: the part that this rank has. signals: numbers of those that it has received."""
+        """x0: the part that this rank has. signals: the numbers of the signals that it has received."""
         self._comm, self._job, self._setup, self._worker, self._group = comm, job, setup, worker, group
         self._transport = MPIClientTransport(
             comm, worker, len(worker.objectives), x0.size, x0.dtype, max_vectors(job.algorithm),

@@ -55,7 +55,7 @@ class ClientStates:
         self._states[i] = self._file.write(self._states.get(i), state) if self._file else state
 
     def remove(self, i: int) -> None:
-        """Removes client i, which may not be hosted here; it is again once a state of it is stored."""
+        """Removes client i if it is there; storing a state of it adds it again."""
         self._states.pop(i, None)
         self._removed.add(i)
 

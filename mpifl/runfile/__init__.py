@@ -1,1 +1,3 @@
-"""The run file, written during the run (`writer`) and readable at any instant (`reader`). This imports no h5py."""
+"""The run file, written during the run (`writer`) and readable at any instant (`reader`). Importing this package
+does not import h5py.
+"""

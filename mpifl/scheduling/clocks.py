@@ -83,7 +83,7 @@ class Clock:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether no update comes any more: none is in flight, or none of their clients is on again."""
+        """Whether no update will come any more: none is in flight, or none of their clients will be on again."""
         raise NotImplementedError
 
     @property
@@ -177,6 +177,8 @@ class RealClock(Clock):
 
     @property
     def is_stalled(self) -> bool:
+        if not self.timeline:  # no message waits for its client
+            return not self._in_flight
         held = self._held.entries()
         return all(contact.waited == inf or (i in held and held[i][0] == inf) for i, contact in self._in_flight.items())
 

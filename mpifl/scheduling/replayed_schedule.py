@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 class Recorded(NamedTuple):
     """An event other than an update, and its place in the order of events."""
 
-    updates: int  # number of updates before it
-    version: int  # number of aggregations before it
+    place: tuple[int, int]  # number of updates and of aggregations before it
     event: Event
     name: str  # "evaluation 2"
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.updates, self.version
 
 
 class ReplaySchedule(Schedule):
@@ -42,7 +37,7 @@ class ReplaySchedule(Schedule):
         aggregations: Iterable[tuple[float, int]],  # (time, updates before)
         evaluations: Iterable[tuple[float, int, int, float]],  # (time, updates before, aggregations before, late by)
         timed: bool,  # aggregations were due by a clock, not with an update
-        incidents: Iterable[tuple[str, float, int, str, int, int]] = (),  # refused or lost: the fields of `EventRow`
+        incidents: Iterable[tuple[str, float, int, str, int, int]] = (),  # as `_incidents` returns them
         timeline: Timeline | None = None,
         progress: LocalProgress | None = None,
     ) -> None:
@@ -50,11 +45,11 @@ class ReplaySchedule(Schedule):
         self._updates, self._timed, self._version = updates, timed, 0
         # At one place evaluations come first, then incidents.
         self._others = merge(
-            (Recorded(u, v, Event("evaluate", time, late_by=late), f"evaluation {k}")
+            (Recorded((u, v), Event("evaluate", time, late_by=late), f"evaluation {k}")
              for k, (time, u, v, late) in enumerate(evaluations, 1)),
-            (Recorded(u, v, Event(kind, time, i, text=text), f"incident {k}")
+            (Recorded((u, v), Event(kind, time, i, text=text), f"incident {k}")
              for k, (kind, time, i, text, u, v) in enumerate(incidents, 1)),
-            (Recorded(u, k - 1, Event("aggregate", time), f"aggregation {k}")
+            (Recorded((u, k - 1), Event("aggregate", time), f"aggregation {k}")
              for k, (time, u) in enumerate(aggregations, 1)),
             key=lambda each: each.place,
         )  # fmt: skip
@@ -82,12 +77,12 @@ class ReplaySchedule(Schedule):
         )
 
     def _follows(self, updates: int) -> Event | None:
-        """The next event but updates, if it comes after this many updates and before the next one."""
+        """The next event other than an update, if it comes after this many updates and before the next one."""
         following = self._next
         return following.event if following and following.place == (updates, self._version) else None
 
     def _take(self) -> None:
-        """The next event but updates takes place now."""
+        """Moves on from the next event other than an update, which takes place now."""
         assert self._next
         self._version += self._next.event.kind == "aggregate"
         self._next = next(self._others, None)
@@ -122,7 +117,7 @@ class ReplaySchedule(Schedule):
             if event.kind == "refused":
                 event = event._replace(update=self._receive(source, event.client))
             yield event
-        if (left := self._next) and (left.updates <= updates or updates == len(self._updates)):
+        if (left := self._next) and (left.place[0] <= updates or updates == len(self._updates)):
             raise RunFailed(f"the recorded events contradict each other: {left.name} has no place among them")
 
     @staticmethod
@@ -134,7 +129,7 @@ class ReplaySchedule(Schedule):
 
 
 def _incidents(run: Run) -> list[tuple[str, float, int, str, int, int]]:
-    """The refused updates and the clients that were lost."""
+    """Refused updates and lost clients: (kind, time, client, text, updates before, aggregations before)."""
     events, clients = run.events, run.updates.client
     if (events.kind == "rehosted").any():
         wrong = "rehosted clients continue from an older state, which the file does not hold"
