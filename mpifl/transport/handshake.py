@@ -184,9 +184,8 @@ def receive_arrays(comm: MPI.Comm, specs: Sequence[Any], source: int = 0) -> lis
 def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
     text = json.dumps(reply).encode()
     if len(text) > REPLY_BYTES:
-        text = json.dumps(
-            {"error": ["rank", comm.rank, "its error message is too long to be sent", "", "see its output"]}
-        ).encode()
+        wrong = f"its report has {len(text)} bytes, of which {REPLY_BYTES} can be sent"
+        text = json.dumps({"error": ["rank", comm.rank, wrong, "", "see its output"]}).encode()
     wait(comm.Isend(text, 0, SETUP), longest=LONGEST_IDLE)
 
 
@@ -204,7 +203,7 @@ class Handshake:
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self.comm = comm
         self._hellos: list[Hello] = []
-        self._refusal: ConfigError | None = None  # the error of the first rank with another installation
+        self._refusal: ConfigError | None = None  # of the first rank with another installation, or with an error
         # Rank -> receive of its reply in progress, which outlives an interrupt, and the buffer.
         self._receives: dict[int, tuple[MPI.Request, bytearray]] = {}
         self._replies: dict[int, dict[str, Any]] = {}  # rank -> reply that was received
@@ -216,12 +215,15 @@ class Handshake:
     def gather_hellos(self) -> list[Hello]:
         """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up.
 
-        Raises ConfigError for the first rank that has another installation than rank 0.
+        Raises ConfigError for the first rank that reports another installation than that of rank 0, or an error.
         """
         if not self._hellos and not self._dead and not self._refusal:
             replies = self._gather("start")
             own = installation()
             for rank, reply in enumerate(replies, 1):
+                if "error" in reply:
+                    self._refusal = ConfigError(*reply["error"])
+                    break
                 if (other := reply["installation"]) != own:
                     where = f"on {reply['hello']['host']} too (rank {rank})"
                     self._refusal = ConfigError("installation", other, f"rank 0 has {own}", f"the same {where}")

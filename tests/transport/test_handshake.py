@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mpifl.errors import ConfigError
 from mpifl.transport import handshake
 from mpifl.transport.handshake import Handshake, Hello, own_hello, rank_resources
 
@@ -100,3 +101,20 @@ def test_ranks_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, caplo
         "waiting for ranks 5, 6, 7 to start (4 min 0 s)", "waiting for ranks 6, 7 to start (5 min 0 s)",
         "waiting for rank 7 to start (6 min 0 s)",
     ]  # fmt: skip
+
+
+def test_a_hello_that_is_too_long_to_be_sent_refuses_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a package in a folder with a very long name."""
+    sent: list[bytes] = []
+    rank: Any = SimpleNamespace(rank=1, Isend=lambda text, to, tag: sent.append(text))
+    monkeypatch.setattr(handshake, "wait", lambda *requests, longest=0.0: None)
+    monkeypatch.setattr(handshake, "installation", lambda: "x" * 5000)
+    handshake.send_hello(rank)
+
+    def receive(buffer: bytearray, source: int, tag: int) -> Any:
+        buffer[: len(sent[0])] = sent[0]
+        return SimpleNamespace(Test=lambda: True)
+
+    comm: Any = SimpleNamespace(size=2, Irecv=receive)
+    with pytest.raises(ConfigError, match=r"^rank=1: its report has 5[0-9]{3} bytes, of which 4096 can be sent"):
+        Handshake(comm).gather_hellos()
