@@ -71,4 +71,4 @@ class ProblemSettings:
         """The data root."""
         from pathlib import Path  # 0.5 MB, which ranks with clients do without
 
-        return Path(self.root or os.environ.get("MPIFL_DATA") or "~/.cache/mpifl").expanduser()
+        return Path(os.path.expanduser(self.root or os.environ.get("MPIFL_DATA") or "~/.cache/mpifl"))

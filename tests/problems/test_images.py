@@ -141,6 +141,8 @@ def test_root_is_the_environments_unless_given_and_a_missing_file_is_named(
 ) -> None:
     with refusal(f"data file={tmp_path / 'mnist' / IMAGES}: .*download=true"):
         load(ProblemConfig(data=Mnist(), root=str(tmp_path), clients=2))
+    with refusal("data file=~nobody-of-this-name/mnist/"):
+        load(ProblemConfig(data=Mnist(), root="~nobody-of-this-name", clients=2))
     monkeypatch.setenv("MPIFL_DATA", str(image_root()))
     assert load(ProblemConfig(data=Mnist(), clients=2)).samples.sum() == 50
     with pytest.raises(ConfigError):

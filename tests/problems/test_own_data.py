@@ -37,6 +37,8 @@ def test_published_leaf_files(data_root: Path, tmp_path: Path, name: str) -> Non
 def test_broken_leaf(tmp_path: Path) -> None:
     with refusal(r"problem.data.path=: missing; expected the path of a folder"):
         load(ProblemConfig(data=Leaf()))
+    with refusal(r"problem.data.path=~nobody-of-this-name/x: there is no such folder"):
+        load(ProblemConfig(data=Leaf(path="~nobody-of-this-name/x")))
     (tmp_path / "train").mkdir()
     (tmp_path / "train/a.json").write_text('{"users": ["u"]')
     with refusal(f"data file={tmp_path}/train/a.json: "):

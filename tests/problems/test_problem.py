@@ -198,6 +198,8 @@ def test_quadratics_that_are_given_or_drawn() -> None:
     problem = built(Quadratic(curvatures=a, optima=c))
     assert problem.optimum() == pytest.approx([6.5 / 4.5, -1.05 / 6.5])
     assert problem.optimum(np.array([1, 0, 0])) == pytest.approx([1, -1])
+    config = ProblemConfig(model=Quadratic(curvatures=[[1], [2]]))
+    assert config.model.size(NoData(), config.settings).d == load(config).d == 10  # type: ignore[union-attr]
     problem = built(Quadratic(dim=200, condition=100), 50)
     curvatures = np.concatenate([problem.shard(i)[0] for i in range(50)])
     assert curvatures.min() > 1 and curvatures.max() < 100

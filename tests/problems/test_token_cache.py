@@ -135,6 +135,8 @@ def test_where_it_is(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPIFL_CACHE", "here")
     assert make().parent == tmp_path / "here/tokens"  # absolute: a rank may stand elsewhere
+    monkeypatch.setenv("MPIFL_CACHE", "~nobody-of-this-name")
+    assert make().parent == tmp_path / "~nobody-of-this-name/tokens"  # no user has this name: as in a shell
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "file"))
     with refusal(f"^MPIFL_CACHE={tmp_path / 'file'}: cannot be written: .*; expected a folder that can be written$"):

@@ -45,7 +45,7 @@ def cached(name: str, options: Mapping[str, object], sources: Sequence[Path], bu
 
 def _folder() -> Path:
     given, xdg = os.environ.get("MPIFL_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    return Path(given or (f"{xdg}/mpifl" if xdg else "~/.cache/mpifl")).expanduser().absolute()
+    return Path(os.path.expanduser(given or (f"{xdg}/mpifl" if xdg else "~/.cache/mpifl"))).absolute()
 
 
 def _key(options: Mapping[str, object], sources: Sequence[Path]) -> str:

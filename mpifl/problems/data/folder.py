@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -101,7 +102,7 @@ def located(path: str, root: Path, file: bool = False) -> Path:
     kind = "file" if file else "folder"
     if not path:
         raise ConfigError("problem.data.path", path, "missing", f"the path of a {kind}")
-    for place in (Path(path).expanduser(), root / path):
+    for place in (Path(os.path.expanduser(path)), root / path):
         if place.is_file() if file else place.is_dir():
             return place
     said = f"there is no such {kind} in the working directory or under the data root {root}"
@@ -358,8 +359,13 @@ def _piece(
         raise _unreadable(file, said, "finite numbers", remedy)
     if y.shape != x.shape[:1]:
         raise _unreadable(file, f"{y_name} has the shape {y.shape}, and {x_name} {len(x)} rows", f"{len(x)} labels")
+    if not len(y):
+        y = np.empty(0, np.int64)  # whatever its type
     if y.dtype.kind == "S":
-        y = np.char.decode(y, "utf-8")
+        try:
+            y = np.char.decode(y, "utf-8")
+        except UnicodeDecodeError as error:
+            raise _unreadable(file, f"{y_name} has bytes that are no text: {error}", "text in UTF-8") from error
     if numbers and y.dtype.kind in "biuf":
         if not np.isfinite(y := y.astype(np.float64)).all():
             k = int(np.argmin(np.isfinite(y)))
@@ -372,14 +378,12 @@ def _piece(
             said = f"{y_name}[{k}] is the text {str(y[k])!r}"
         raise _unreadable(file, said, "numbers", remedy)
     if y.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):
-            whole = np.mod(y, 1) == 0
+        with np.errstate(invalid="ignore", over="ignore"):
+            whole = (np.mod(y, 1) == 0) & (np.abs(y) < 2.0**63)  # others have no int64
         if not whole.all():
-            k, remedy = (
-                int(np.argmin(whole)),
-                "for a regression set problem.data.labels=numbers and a model for it, linear",
-            )
+            k = int(np.argmin(whole))
             said = f"{y_name}[{k}] is {y[k]}, which is not a class"
+            remedy = "for a regression set problem.data.labels=numbers and a model for it, linear"
             raise _unreadable(file, said, "whole numbers", remedy)
     if y.dtype.kind not in "biufU":
         raise _unreadable(file, f"{y_name} is {y.dtype}", "whole numbers, or text")

@@ -52,6 +52,13 @@ class Quadratic(Model):
         given = self.optima if self.optima is not None else self.curvatures
         return 10 if given is None else len(given)
 
+    def dimension(self) -> int:
+        """d, of what is given; one curvature for each client says nothing of it."""
+        a, c = _table("curvatures", self.curvatures), _table("optima", self.optima)
+        if c is not None:
+            return c.shape[1]
+        return a.shape[1] if a is not None and a.shape[1] > 1 else self.dim
+
     def check(self, data: Data, settings: ProblemSettings) -> None:
         for field in ("optima", "curvatures"):
             given = getattr(self, field)
@@ -71,9 +78,7 @@ class Quadratic(Model):
 
     def size(self, data: Data, settings: ProblemSettings) -> ProblemSize:
         assert settings.clients is not None
-        given = self.optima if self.optima is not None else self.curvatures
-        lists = given is not None and isinstance(given[0], list | tuple)
-        d = len(given[0]) if given is not None and lists else 1 if self.optima is not None else self.dim
+        d = self.dimension()
         entries, itemsize = settings.clients * d, np.dtype(settings.dtype).itemsize
         block = 8 * min(entries, BLOCK)  # bytes of a block in float64
         return ProblemSize(d, settings.clients, 2 * itemsize * entries, 2 * block, block)
@@ -119,13 +124,12 @@ class QuadraticProblem(Problem):
         self.clients, self.dtype, self.init = settings.clients, np.dtype(settings.dtype), model.init
         generator = stream(model.seed, "quadratic")
         a, c = _table("curvatures", model.curvatures), _table("optima", model.optima)
+        self.d = model.dimension()
         if c is None:
-            d = a.shape[1] if a is not None and a.shape[1] > 1 else model.dim
-            c = _drawn(generator.standard_normal, (self.clients, d), self.dtype)
+            c = _drawn(generator.standard_normal, (self.clients, self.d), self.dtype)
         if a is None:
             most = np.log(model.condition)
             a = _drawn(lambda shape: np.exp(generator.uniform(0, most, shape)), c.shape, self.dtype)
-        self.d = c.shape[1]
         self._c = c.astype(self.dtype, copy=False)
         self._a = np.ascontiguousarray(np.broadcast_to(a, c.shape), self.dtype)
         self.samples = np.ones(self.clients, np.int64)

@@ -121,6 +121,12 @@ def archives(path: Path) -> Any:
 
 
 @right()
+def test_arrays_without_rows(path: Path) -> Any:
+    """Of any type."""
+    return every(path, lambda x, y: (x, y, x[:0], NAMES[:0]))
+
+
+@right()
 def mixed_formats_and_endings(path: Path) -> Any:
     """Every ending in any case."""
     one, two, three = clients()
@@ -286,6 +292,8 @@ SECOND: dict[str, tuple[str, Change]] = {  # the second of three files is wrong:
     "one_hot": ("y has the shape (5, 3)", lambda x, y: (x, np.eye(3)[y])),
     "test_rows_without_labels": ("no array y_test; it has x, x_test, y; expected", lambda x, y: (x, y, x)),
     "regression": ("y[0] is 0.5", lambda x, y: (x, y + 0.5)),
+    "label_beyond_integers": ("y[2] is 1e+300, which is not a class", lambda x, y: (x, changed(1.0 * y, 2, 1e300))),
+    "labels_that_are_no_text": ("y has bytes that are no text", lambda x, y: (x, np.array([b"cat\xff"] * len(y)))),
     "missing_label": ("y[2] is nan", lambda x, y: (x, changed(y.astype(float), 2, np.nan))),
     "negative_label": ("it has the label -1", lambda x, y: (x, changed(y, 2, -1))),
     "more_classes_than_rows": ("it has the label 5000", lambda x, y: (x, changed(y, 2, 5000))),
