@@ -12,8 +12,9 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.participation import Trigger
 from mpifl.config.own_classes import check_class
 from mpifl.errors import ConfigError
-from mpifl.problems import data, models
+from mpifl.problems.data import DATA
 from mpifl.problems.inits import INITS
+from mpifl.problems.models import MODELS
 from mpifl.problems.partitions import PARTITIONS
 from mpifl.scheduling.availability import AVAILABILITIES, Availability
 from mpifl.scheduling.delays import DELAYS, Delay
@@ -96,9 +97,9 @@ def table(base: type | None, classes: Mapping[str, type], default: type | None =
 FAMILIES: dict[str, Family] = {  # families by the key of the section
     "algorithm": Family(Algorithm, algorithms.names, algorithms.find, algorithms.name_of, aliases=algorithms.ALIASES),
     "trigger": table(Trigger, {}, default=Trigger),
-    "data": Family(problems.Data, data.names, data.find, data.name_of),
+    "data": Family(problems.Data, lambda: list(DATA), DATA.__getitem__, DATA.name_of),
     "partition": table(problems.Partition, PARTITIONS),
-    "model": Family(problems.Model, models.names, models.find, models.name_of),
+    "model": Family(problems.Model, lambda: list(MODELS), MODELS.__getitem__, MODELS.name_of),
     "init": table(problems.Init, INITS),
     "delay": table(Delay, DELAYS),
     "availability": table(Availability, AVAILABILITIES),

@@ -6,7 +6,7 @@ data set or partition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -43,26 +43,23 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
 
 
-class NamedClasses:
+class LazyClasses(Mapping[str, type[Any]]):
     """Classes of a package by their names in a job. Each is imported on first use, and its module alone."""
 
-    def __init__(self, package: str, table: str, classes: Mapping[str, tuple[str, str]]) -> None:
-        """
-        package  the package whose modules define them
-        table    attribute of the package that is a dict of all of them by name
-        classes  by name in a job: the module, and the class in it
-        """
-        self._package, self._table, self._classes = package, table, classes
+    def __init__(self, package: str, classes: Mapping[str, tuple[str, str]]) -> None:
+        """classes: by name in a job, the module of the package, and the class in it."""
+        self._package, self._classes = package, classes
 
-    def names(self) -> list[str]:
-        """The names that a job can give."""
-        return list(self._classes)
-
-    def find(self, name: str) -> type[Any]:
-        """The class of one of `names()`."""
+    def __getitem__(self, name: str) -> type[Any]:
         module, cls = self._classes[name]
         found: type[Any] = getattr(import_module(f"{self._package}.{module}"), cls)
         return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
+
+    def __len__(self) -> int:
+        return len(self._classes)
 
     def name_of(self, cls: type) -> str | None:
         """The name of a class of the package; None for another one."""
@@ -71,11 +68,9 @@ class NamedClasses:
                 return name
         return None
 
-    def attribute(self, name: str) -> Any:
-        """The `__getattr__` of the package: a class, or the table of all of them."""
-        if name == self._table:
-            return {key: self.find(key) for key in self._classes}
+    def attribute(self, name: str) -> type[Any]:
+        """The `__getattr__` of the package: one of the classes."""
         for key, (_, cls) in self._classes.items():
             if cls == name:
-                return self.find(key)
+                return self[key]
         raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
