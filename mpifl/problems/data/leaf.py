@@ -13,8 +13,8 @@ import numpy as np
 from mpifl.config.types import NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.problems.data.folder import CLASSES, Part, Piece, files_ending_in, gather, located, warn_of_others
-from mpifl.problems.data.users import select_users
 from mpifl.problems.problem import Data, Rows
+from mpifl.rng import stream
 from mpifl.safe_input import parse_json, read_file
 
 JSON = ".json"  # ending of the files that are read, in any case
@@ -55,6 +55,26 @@ class LeafUsers(Data):
         """The indices of the users that become clients, from all users' numbers of training rows (users,)."""
         which = f"users with at least {self.min_samples} training rows"
         return select_users("users", self.users, samples >= self.min_samples, self.seed, folder, which)
+
+
+def select_users(
+    field: str, wanted: int | None, eligible: np.ndarray, seed: int, source: Path, which: str
+) -> np.ndarray:
+    """Draws `wanted` of the users that are `eligible` (users,) bool; returns their indices in order. None: all of them.
+
+    `field` is the option with their number, `which` describes the eligible users. Raises ConfigError if `source` has
+    too few.
+    """
+    indices = np.flatnonzero(eligible)
+    if not len(indices):
+        raise ConfigError("data file", source, f"it has no {which}", "at least one of them")
+    if wanted is None:
+        return indices
+    if wanted > len(indices):
+        raise ConfigError(
+            f"problem.data.{field}", wanted, f"{source} has {len(indices)} {which}", f"at most {len(indices)}"
+        )
+    return np.sort(stream(seed, field).choice(indices, wanted, replace=False))
 
 
 def located_halves(path: str, root: Path) -> Path:

@@ -13,7 +13,7 @@ from mpifl.config.types import Bounds, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
-from mpifl.problems.data.users import select_users
+from mpifl.problems.data.leaf import select_users
 from mpifl.problems.problem import Data, Rows, Tokens
 from mpifl.safe_input import read_file
 

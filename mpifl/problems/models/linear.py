@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from mpifl.problems.problem import Layout
 from mpifl.problems.rows import RowModel, RowObjective, take_rows
-from mpifl.problems.settings import ProblemSettings
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,8 @@ class Linear(RowModel):
         weights = x[: layout[0][1][0]].astype(np.float64)
         return l2 / 2 * float(weights @ weights)
 
-    def objective(
-        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> LinearObjective:
-        return LinearObjective(self, settings, meta, shard, i, seed)
+    def objective(self, *arguments: Any) -> LinearObjective:
+        return LinearObjective(self, *arguments)
 
 
 def residuals(x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:

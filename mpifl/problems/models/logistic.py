@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from mpifl.problems.problem import Layout
 from mpifl.problems.rows import ClassObjective, RowModel, cross_entropy, softmax_residual, take_rows
-from mpifl.problems.settings import ProblemSettings
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,8 @@ class Logistic(RowModel):
         weights = x[: int(np.prod(layout[0][1]))].astype(np.float64)
         return l2 / 2 * float(weights @ weights)
 
-    def objective(
-        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> LogisticObjective:
-        return LogisticObjective(self, settings, meta, shard, i, seed)
+    def objective(self, *arguments: Any) -> LogisticObjective:
+        return LogisticObjective(self, *arguments)
 
 
 def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +52,8 @@ class Mlp(RowModel):
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
         return MlpProblem(data, partition, settings, self)
 
-    def objective(
-        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> MlpObjective:
-        return MlpObjective(self, settings, meta, shard, i, seed)
+    def objective(self, *arguments: Any) -> MlpObjective:
+        return MlpObjective(self, *arguments)
 
 
 class MlpProblem(RowProblem):

@@ -4,7 +4,6 @@ f_i(w) = mean of log(1 + exp(-b a'w)) + sum_j lam al w_j^2 / (1 + al w_j^2), b =
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,6 @@ from mpifl.errors import ConfigError
 from mpifl.problems.inits import Zero
 from mpifl.problems.problem import Data, Init, Layout
 from mpifl.problems.rows import RowModel, RowObjective, take_rows
-from mpifl.problems.settings import ProblemSettings
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,8 @@ class NonconvexLogistic(RowModel):
         """(d,) the penalty's derivative 2 lam al w / (1 + al w^2)^2"""
         return 2 * self.lam * self.al * x / np.square(1 + self.al * np.square(x))
 
-    def objective(
-        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> NonconvexObjective:
-        return NonconvexObjective(self, settings, meta, shard, i, seed)
+    def objective(self, *arguments: Any) -> NonconvexObjective:
+        return NonconvexObjective(self, *arguments)
 
 
 def _slopes(x: np.ndarray, rows: np.ndarray, b: np.ndarray) -> np.ndarray:
