@@ -27,8 +27,7 @@ VALIDATION = ("validation_loss", "validation_accuracy")
 Layout = list[tuple[str, tuple[int, ...]]]  # names and shapes of a model's parts, in the order of the flat vector
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Text as numbers, in a file that every rank maps into its memory; a row is a window of it."""
 
     file: Path  # .npy, (tokens,) unsigned integers below `vocabulary`

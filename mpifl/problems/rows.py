@@ -139,7 +139,8 @@ class RowProblem(Problem):
             )
         if not len(rows.y) or (rows.classes and (labels.min() < 0 or labels.max() >= rows.classes)):
             wrong = f"labels from {labels.min()} to {labels.max()}" if len(rows.y) else "no rows"
-            raise ConfigError("problem.data", _name(data), wrong, f"rows with labels 0 to {rows.classes - 1}")
+            name = getattr(data, "name", type(data).__name__)
+            raise ConfigError("problem.data", name, wrong, f"rows with labels 0 to {rows.classes - 1}")
         owner, self.clients = _owners(partition, settings, rows)
         held = held_out(settings.test_split, owner, np.ones(len(owner), bool), "test split")
         validation = held_out(settings.validation_split, owner, ~held, "validation split")
@@ -175,11 +176,8 @@ class RowProblem(Problem):
         few = subsample(settings.evaluation_rows, len(whose))
         self._x_own, self._y_own = self._x_own[few], self._y_own[few]
         self._own = np.bincount(whose[few], minlength=self.clients)
-        self._bounds = np.concatenate(
-            [[0], np.cumsum(self.samples)]
-        )  # client i has the rows bounds[i] to bounds[i + 1]
-        self._own_ends = np.cumsum(self._own)
-        self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
+        # Client i has the rows bounds[i] to bounds[i + 1].
+        self._bounds, self._own_bounds = (np.cumsum([0, *counts]) for counts in (self.samples, self._own))
         self.validation_rows = len(validation_order)
         self._validation: list[tuple[np.ndarray, np.ndarray]] = []
         if self.validation_rows:
@@ -235,6 +233,10 @@ class RowProblem(Problem):
         """The places of client i's training rows."""
         return slice(self._bounds[i], self._bounds[i + 1])
 
+    def _own_rows(self, i: int) -> slice:
+        """The places of its own test rows."""
+        return slice(self._own_bounds[i], self._own_bounds[i + 1])
+
     def _with_own_rows(self, i: int, x: np.ndarray) -> list[np.ndarray]:
         """Client i's training rows x with their targets, and its own test rows where it has any."""
         y = self._y[self._rows_of(i)]
@@ -242,10 +244,6 @@ class RowProblem(Problem):
             return [x, y]
         rows = self._own_rows(i)
         return [x, y, self._x_own[rows], self._y_own[rows]]
-
-    def _own_rows(self, i: int) -> slice:
-        end = self._own_ends.item(i)
-        return slice(end - self._own.item(i), end)
 
     def client_accuracies(self, x: np.ndarray) -> np.ndarray:
         right = np.full(self.clients, np.nan)
@@ -257,10 +255,13 @@ class RowProblem(Problem):
                 right[i] = self._measure(x, self._x_own[mine], self._y_own[mine])[1] / self._own[i]
         return right
 
+    @functools.cached_property
+    def _whole(self) -> Objective:
+        """One objective on all training rows."""
+        meta = {**self.meta, "samples": [len(self._y)], "total": len(self._y), "clients": 1}
+        return self.model.objective(self._settings, meta, [self._x, self._y], 0, 0)
+
     def gradient(self, x: np.ndarray) -> np.ndarray:
-        if self._whole is None:
-            meta = {**self.meta, "samples": [len(self._y)], "total": len(self._y), "clients": 1}
-            self._whole = self.model.objective(self._settings, meta, [self._x, self._y], 0, 0)
         with np.errstate(over="ignore", invalid="ignore"):
             return to_numpy(self._whole.gradient(x))
 
@@ -335,10 +336,6 @@ def rows_at_once(layout: Layout) -> int:
     """How many rows a model with these parts is evaluated on at once: a multiple of `CHUNK`."""
     widest = max((shape[-1] for _, shape in layout if shape), default=1)
     return max(EVALUATED_AT_ONCE, OUTPUTS_AT_ONCE // max(1, widest) // CHUNK * CHUNK)
-
-
-def _name(data: Data) -> str:
-    return str(getattr(data, "name", type(data).__name__))
 
 
 def _owners(partition: Partition, settings: ProblemSettings, rows: Rows) -> tuple[np.ndarray, int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,11 +38,7 @@ class TorchProblem(RowProblem):
     model: Any  # a `models.network.Network`
 
     def _layout(self, rows: Rows) -> Layout:
-        self._shape = rows.shape or rows.x.shape[1:]
-        self._vocabulary, self._text = 0, None
-        if rows.tokens:
-            self._shape, self._vocabulary = (rows.tokens.window,), rows.tokens.vocabulary
-            self._text = mapped(rows.tokens.file)
+        self._shape, self._text, self._vocabulary = form_of_rows(rows.shape or rows.x.shape[1:], rows.tokens)
         self._classes = rows.classes
         self._shared = Shared(self._flat(0), cross_entropy, CPU, self._settings, CLASS_SCORES)
         return self._shared.flat.layout
@@ -128,14 +123,21 @@ def check_one_row(
         raise ConfigError("problem.batch_size", settings.batch_size, wrong, "two rows or more", remedy) from error
 
 
-def mapped(file: Path | str) -> np.ndarray:
-    """The tokens of a file that rank 0 made, in memory only as far as they are read. Raises ConfigError."""
+def form_of_rows(
+    shape: tuple[int, ...], tokens: Sequence[Any] | None
+) -> tuple[tuple[int, ...], np.ndarray | None, int]:
+    """The shape of a row, and of text its tokens and their vocabulary; tokens: the fields of `Tokens`.
+
+    The file of the tokens, which rank 0 made, is in memory only as far as it is read. Raises ConfigError.
+    """
+    if not tokens:
+        return shape, None, 0
+    file, window, vocabulary = tokens
     try:
-        tokens: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+        return (window,), np.load(file, mmap_mode="r", allow_pickle=False), vocabulary
     except (OSError, ValueError) as error:
         wrong, expected = f"{host_name()} cannot read {file}", "a folder that all hosts see"
         raise ConfigError("MPIFL_CACHE", os.environ.get("MPIFL_CACHE", "null"), wrong, expected) from error
-    return tokens
 
 
 def examples(
@@ -159,10 +161,7 @@ def host_rows(
     """The clients of a rank, which share one module of `model`, a `Network`. Raises ConfigError."""
     assert settings.torch is not None
     device, facts = prepare(settings.torch, resources)
-    shape, text, vocabulary = tuple(meta["shape"]), None, 0
-    if meta["tokens"]:
-        file, window, vocabulary = meta["tokens"]
-        shape, text = (window,), mapped(file)
+    shape, text, vocabulary = form_of_rows(tuple(meta["shape"]), meta["tokens"])
     module = seeded(seed, lambda: model.build(shape, meta["classes"], vocabulary))
     flat = Flat(module, device, getattr(torch, meta["dtype"]), settings.torch.buffers == "averaged")
     shared = Shared(flat, cross_entropy, device, settings, CLASS_SCORES)
