@@ -19,10 +19,8 @@ def load(config: ProblemConfig) -> Problem:
     problem = _load(config)
     if config.validation_split is not None and not problem.validation_rows:
         most = int(problem.samples.max())
-        wrong, expected = (
-            f"no client has a row to hold out: the largest has {most:,} rows",
-            "null, or a larger fraction",
-        )
+        wrong = f"no client has a row to hold out: the largest has {most:,} rows"
+        expected = "null, or a larger fraction"
         if config.validation_split * most >= 1:
             wrong, expected = f"a {type(problem).__qualname__} holds no rows out", "null"
         raise ConfigError("problem.validation_split", config.validation_split, wrong, expected)

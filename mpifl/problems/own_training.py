@@ -95,7 +95,8 @@ class ModelForm:
             what = f"x0[{name!r}]" if self._named else "x0"
             if array.dtype != self.dtype:
                 found = array.dtype.name if array.dtype in (np.float32, np.float64) else ""
-                raise ConfigError("problem.dtype", settings.dtype, f"{what} is {array.dtype}", found, _cast(settings))
+                cast = f"or return {settings.dtype} in {settings.entry}"
+                raise ConfigError("problem.dtype", settings.dtype, f"{what} is {array.dtype}", found, cast)
             if not np.isfinite(array).all():
                 raise entry_error(settings, f"{what} has nan or infinity", "finite numbers")
         self.layout: Layout = [(name, array.shape) for name, array in arrays.items()]
@@ -141,10 +142,6 @@ def _array(value: Any) -> np.ndarray:
     if not hasattr(value, "__array__"):
         raise TypeError(kind(value))
     return to_numpy(value) if hasattr(value, "cpu") else np.asarray(value)
-
-
-def _cast(settings: ProblemSettings) -> str:
-    return f"or return {settings.dtype} in {settings.entry}"
 
 
 class OwnObjective:
@@ -359,13 +356,10 @@ class OwnTraining(Problem):
         for option in OPTIONS:
             if value := getattr(settings, option):
                 raise ConfigError(f"problem.{option}", value, "the clients have custom training loops", "null")
-        if settings.torch and (settings.torch.autocast or settings.torch.buffers != "averaged"):
-            key, value = ("autocast", settings.torch.autocast) if settings.torch.autocast else ("buffers", "local")
-            wrong, expected = (
-                "the clients have custom training loops",
-                "null" if key == "autocast" else "averaged",
-            )
-            raise ConfigError(f"problem.torch.{key}", value, wrong, expected)
+        for key, default in (("autocast", None), ("buffers", "averaged")):
+            if settings.torch and (value := getattr(settings.torch, key)) != default:
+                wrong = "the clients have custom training loops"
+                raise ConfigError(f"problem.torch.{key}", value, wrong, default or "null")
         self._settings, self._form = settings, ModelForm(settings, made[0])
         self.dtype, self.layout, self.d = self._form.dtype, self._form.layout, self._form.d
         self.clients = len(made[1])

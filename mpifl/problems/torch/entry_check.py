@@ -63,12 +63,10 @@ def checked_entry(settings: ProblemSettings, made: Any) -> EntryResult:
         raise entry_error(
             settings, f"the loss that it returns is {kind(made.loss)}", "a function of outputs and targets"
         )
-    if made.predict is not None and not callable(made.predict):
-        wrong, expected = f"predict, the fifth, is {kind(made.predict)}", "None or a function from outputs to labels"
-        raise entry_error(settings, wrong, expected)
-    if made.collate is not None and not callable(made.collate):
-        wrong, expected = f"collate, the sixth, is {kind(made.collate)}", "None or a function from rows to a batch"
-        raise entry_error(settings, wrong, expected)
+    for name, place, maps in (("predict", "fifth", "outputs to labels"), ("collate", "sixth", "rows to a batch")):
+        given = getattr(made, name)
+        if given is not None and not callable(given):
+            raise entry_error(settings, f"{name}, the {place}, is {kind(given)}", f"None or a function from {maps}")
     tests = made.client_tests()
     if tests is not None and indexed(made.datasets) and len(tests) != len(made.datasets):
         expected = f"None, or test rows for each of the {len(made.datasets)} clients"

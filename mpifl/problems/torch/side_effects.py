@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from mpifl.problems.torch.module_problem import seeded
+from mpifl.problems.torch.state_dict import to_bytes
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 OF_TORCH = {*vars(nn.Module()), "_mpifl_seen"}  # attributes of a module that are not the user's
@@ -199,9 +200,9 @@ def _value(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             return kind
-        return str(value.dtype), tuple(value.shape), _checksum(value.detach().cpu().resolve_conj().resolve_neg())
+        return str(value.dtype), tuple(value.shape), zlib.crc32(to_bytes(value))
     if isinstance(value, torch.Generator):
-        return kind, _checksum(value.get_state())
+        return kind, zlib.crc32(to_bytes(value.get_state()))
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.dtype.str, value.shape, zlib.crc32(value.tobytes())
     if isinstance(value, np.random.Generator):
@@ -217,7 +218,3 @@ def _value(value: Any, depth: int = 0) -> Any:
     if hasattr(value, "__dict__"):
         return kind, _value(vars(value), depth + 1)
     return kind, re.sub(r"0x[0-9a-fA-F]+", "", repr(value))  # a copy is at another address
-
-
-def _checksum(value: Tensor) -> int:
-    return zlib.crc32(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
