@@ -227,16 +227,11 @@ class Wrong(MomentumSite):
             raise SystemExit(4)
         return {
             "length": (y[:-1], 1),
-            "column": (y[:, None], 1),
             "double": (y.astype(np.float64), 1),
-            "whole": (y.astype(np.int64), 1),
-            "list": ([*y], 1),
             "no pair": y,
             "a list": [y, 1],
-            "none": None,
             "nan": (y * np.nan, 1),
             "no steps": (y, 0),
-            "half a step": (y, 0.5),
             "true": (y, True),
             "text": (y, "1"),
             "mapping": ({"x": y}, 1),
@@ -254,7 +249,6 @@ class Wrong(MomentumSite):
         saved = super().save()
         return {
             "saves an object": {**saved, "self": self},
-            "saves text": {**saved, "name": "site"},
             "saves a list": [*saved.values()],  # type: ignore[dict-item]
             "saves without names": {1: 2},
         }.get(self.case, saved)
@@ -291,6 +285,7 @@ def wrong(case: str = "", dtype: str = "float32", client: int | None = None) -> 
     shards = [[np.ones(3, dtype), np.full(3, k, dtype)] for k in range(3)]
     clients: Any = [Wrong(shard, case if client in (None, k) else "") for k, shard in enumerate(shards)]
     return {
+        "clients by name": (x0, {"north": Part("whole"), "south": Part("whole")}),
         "no fit": (x0, [Lacking(case)]),
         "no load": (x0, [Lacking(case)]),
         "no samples": (x0, [Lacking(case)]),

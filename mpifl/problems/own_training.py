@@ -365,6 +365,8 @@ class OwnTraining(Problem):
         self.clients = len(made[1])
         if not self.clients:
             raise entry_error(settings, "there are no clients", "at least one")
+        if isinstance(made[1], Mapping) and {*made[1]} != {*range(self.clients)}:
+            raise entry_error(settings, f"the clients are {kind(made[1])}", "a list of clients")
         if settings.clients not in (None, self.clients):
             wrong = f"{settings.entry} returns {self.clients} clients"
             raise ConfigError("problem.clients", settings.clients, wrong, f"{self.clients}, or null")

@@ -231,6 +231,7 @@ BUFFERED = {"algorithm": {"name": "fedbuff", "trigger": {"every": 2}}}
         ("sharded with a gradient", "the clients are sharded, and have gradient, which one rank of a group calls for"),
         ("sharded with save", "the clients are sharded, and have save, which one rank of a group calls for all;"),
         ("no clients", "there are no clients; expected at least one"),
+        ("clients by name", "the clients are dict of north, south; expected a list of clients"),
         ("a generator", "it returns tuple of 2; expected (module, loss, datasets"),
         ("ints", "problem.dtype=float32: x0 is int64; or return float32 in tests.own_clients:wrong"),
         ("doubles", "problem.dtype=float32: x0 is float64; expected float64; or return float32 in"),
