@@ -55,9 +55,7 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 def softmax(outputs: Any) -> np.ndarray:
     """(T, C) float64 probabilities of the classes, from a model's outputs (T, C)."""
-    scores = np.array(outputs, np.float64)
+    from scipy import special
+
     with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged
-        scores -= scores.max(1, keepdims=True, initial=-np.inf)
-        np.exp(scores, scores)
-        scores /= scores.sum(1, keepdims=True)
-    return scores
+        return np.asarray(special.softmax(np.asarray(outputs, np.float64), 1))

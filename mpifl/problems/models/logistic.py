@@ -39,10 +39,9 @@ class Logistic(RowModel):
 def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.ndarray:
     """(rows, classes) rows @ W + b"""
     size = features * classes
-    if len(x) == size:  # there is no bias
-        return rows.dot(x.reshape(features, classes))
     scores = rows.dot(x[:size].reshape(features, classes))
-    scores += x[size:]
+    if len(x) > size:
+        scores += x[size:]
     return scores
 
 
@@ -60,14 +59,11 @@ class LogisticObjective(ClassObjective):
         residual = softmax_residual(_scores(x, batch, *self.shape), hot)
         residual *= 1 / len(batch)
         result, size = np.empty_like(x), self.size
-        if len(x) == size:  # there is no bias
-            part, weights = result, x
-        else:
-            part, weights = result[:size], x[:size]
+        batch.T.dot(residual, result[:size].reshape(self.shape))
+        if len(x) > size:
             np.add.reduce(residual, 0, out=result[size:])
-        batch.T.dot(residual, part.reshape(self.shape))
         if self.l2:
-            part += self.l2 * weights
+            result[:size] += self.l2 * x[:size]
         return result
 
     def fisher(self, x: np.ndarray) -> np.ndarray:
