@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,7 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "loss asserts": ({"loss": lambda o, y: {}["here"]}, "client 0: KeyError: 'here'; expected a loss that takes outp"),
     "loss arguments": ({"loss": lambda outputs: outputs.mean()}, "takes 1 positional argument but 2 were given"),
     "loss shape": ({"loss": nn.CrossEntropyLoss(reduction="none")}, "the shape of the loss is [2]; expected one numb"),
+    "loss exits": ({"loss": lambda o, y: sys.exit(4)}, "client 0: SystemExit: 4; expected a loss that takes outputs"),
     "loss sum": ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "the loss is the sum over the rows; expected their"),
     "loss number": ({"loss": lambda outputs, targets: 1.0}, "the loss is float; expected a tensor"),
     "loss constant": ({"loss": lambda o, y: torch.zeros(())}, "the loss does not depend on the module's parameters"),
@@ -176,6 +178,7 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "lies": ({"datasets": [Lies()]}, "client 0: list index out of range; expected a data set with a row [k] for each"),
     "ragged": ({"datasets": [[([1.0, 2.0], 0), ([1.0], 1)]]}, "the inputs of client 0 make no tensor: stack exp"),
     "text": ({"datasets": [[("abc", 0)]]}, "the inputs of client 0 make no tensor: new(): invalid data type 'str'"),
+    "sparse": ({"datasets": [TensorDataset(X.to_sparse(), Y)]}, "the inputs of client 0 are a sparse tensor; expected"),
     "rows double": ({"datasets": [ROWS[0], TensorDataset(X.double(), Y)]}, "the inputs of client 1 are float64; expec"),
     "targets double": (
         {"datasets": [TensorDataset(X, X[:, :1].double())]},
@@ -193,6 +196,10 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "test label": ({"test": TensorDataset(X, Y + 1)}, "the test set: Target 2 is out of bounds."),
     "test empty": ({"test": []}, "the test set has no rows; expected at least one"),
     "tests of two": ({"test": ROWS[:2]}, "is list of 2; expected None, or test rows for each of the 3 clients"),
+    "a number": (
+        {"test": [*ROWS[:2], 3]},
+        "the data set of the test rows of client 2 is int; expected one with",
+    ),
     "dicts of double": ({"datasets": [[({"a": X.double()}, 0)]]}, "the inputs of client 0 are float64; expected"),
     "dicts of infinity": ({"datasets": [[({"a": X[0] / 0}, 0)]]}, "among the inputs of client 0 is nan or infinity"),
     "collate fails": ({"collate": lambda rows: torch.stack([torch.ones(len(rows)), X[0]])}, "client 0: stack expects"),

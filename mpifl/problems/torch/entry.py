@@ -19,7 +19,7 @@ from torch import nn
 
 from mpifl.errors import ConfigError
 from mpifl.objective import ModuleState, to_numpy
-from mpifl.problems.entry_function import DATA_SEED, call, entry_error, trains_itself
+from mpifl.problems.entry_function import DATA_SEED, call, entry_error, indexed, trains_itself
 from mpifl.problems.metrics import softmax
 from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Problem, metric_values
 from mpifl.problems.rows import held_out, subsample
@@ -237,9 +237,10 @@ def _client_rows(settings: ProblemSettings, made: EntryResult, i: int) -> Client
         for part in (~own & ~validation, own, validation)
     )
     assert train is not None  # fractions are below 1, and rounded down
-    if tests is not None and tests[i] is not None and len(tests[i]):
+    test = None if tests is None else tests[i]
+    if test is not None and not (indexed(test) and not len(test)):
         seeds = stream(DATA_SEED, "test rows", i)
-        held = examples(settings, made, tests[i], f"the test rows of client {i}", seeds)
+        held = examples(settings, made, test, f"the test rows of client {i}", seeds)
     return ClientRows(train, held, validated)
 
 

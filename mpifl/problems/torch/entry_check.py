@@ -187,6 +187,9 @@ def _checked(settings: ProblemSettings, columns: Sequence[Any], whose: str) -> t
     parts = []
     for name, part in zip(("inputs", "targets"), columns, strict=True):
         stacked = part.detach() if isinstance(part, Tensor) else _stacked(settings, part, f"the {name} of {whose}")
+        if stacked.layout != torch.strided:
+            expected = "dense tensors, or a collate function that makes sparse ones of rows"
+            raise entry_error(settings, f"the {name} of {whose} are a sparse tensor", expected)
         _check_values(settings, stacked, f"the {name} of {whose}", name)
         parts.append(stacked.cpu())
     x, y = parts
@@ -358,7 +361,7 @@ def _as_config_error(settings: ProblemSettings, where: str, expected: str) -> It
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "Using a target size")  # (s, 1) less (s,) would be (s, s)
             yield
-    except Exception as error:  # whatever a user's code raises
+    except (Exception, SystemExit) as error:  # whatever a user's code raises
         first = next(iter(str(error).strip().splitlines()), "")
         torchs = isinstance(error, RuntimeError | TypeError | ValueError | IndexError | UserWarning)
         reason = first if torchs and first else f"{type(error).__name__}: {first}"
