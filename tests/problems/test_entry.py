@@ -16,6 +16,7 @@ from mpifl import problems
 from mpifl.problems import ComputeResources, ProblemConfig
 from mpifl.problems.settings import Torch
 from mpifl.rng import stream
+from tests.mpi import cases
 from tests.problems.conftest import refusal
 
 torch = pytest.importorskip("torch")
@@ -334,11 +335,9 @@ def normed(sizes: tuple[int, ...] = (8, 9)) -> tuple[Any, ...]:
 def test_a_last_batch_of_one_row_is_refused_before_the_run_or_left_out(
     tmp_path: Any, overrides: list[str], says: str
 ) -> None:
-    job = {
-        "problem": {"entry": f"{__name__}:normed", "batch_size": 4}, "stop": {"updates": 4},
-        "algorithm": {"name": "fedavg", "local_epochs": 1, "step_size": 0.1}, "name": "normed", "seed": 0,
-        "output": str(tmp_path / "normed.h5"),
-    }  # fmt: skip
+    problem = {"entry": f"{__name__}:normed", "batch_size": 4}
+    job = cases.job({"name": "fedavg", "local_epochs": 1}, problem, stop={"updates": 4})
+    job |= {"name": "normed", "output": str(tmp_path / "normed.h5")}
     if says:
         with refusal(says) as caught:
             mpifl.run(job, *overrides)
@@ -382,13 +381,9 @@ def rowwise(kind: str, tests: str = "one", **more: Any) -> ProblemConfig:
 
 
 def recorded(folder: Path, kind: str, tests: str = "one", **more: Any) -> mpifl.Run:
-    job = {
-        "name": kind.replace(" ", "-") + tests, "seed": 2, "output": str(folder / f"{kind}{tests}.h5"),
-        "problem": {"entry": f"{__name__}:entry", "options": {"kind": kind, "tests": tests}, "batch_size": 3},
-        "algorithm": {"name": "fedavg", "step_size": 0.5, "local_epochs": 1},
-        "clock": {"mode": "virtual", "delay": "exponential"}, "stop": {"updates": 12}, "evaluate": {"updates": 6},
-    }  # fmt: skip
-    return mpifl.run({**job, **more})
+    problem = {"entry": f"{__name__}:entry", "options": {"kind": kind, "tests": tests}, "batch_size": 3}
+    job = cases.job({"name": "fedavg", "step_size": 0.5, "local_epochs": 1}, problem, stop={"updates": 12})
+    return mpifl.run({"name": kind + tests, "output": str(folder / f"{kind}{tests}.h5"), **job, **more})
 
 
 @pytest.mark.parametrize("split", [None, 0.25])

@@ -18,6 +18,7 @@ from mpifl.problems import HostedClients, ProblemConfig, load, objective
 from mpifl.problems.data import Synthetic
 from mpifl.problems.micro_batches import MicroBatched, by_micro_batches
 from mpifl.problems.models import Mlp
+from tests.mpi import cases
 from tests.problems.conftest import refusal
 from tests.problems.test_torch import client, rows, small
 
@@ -103,19 +104,14 @@ def test_statistics_of_each_client_are_refused() -> None:
     ],
 )
 def test_wrong_uses(changes: list[str], says: str) -> None:
-    job = {
-        "name": "wrong", "seed": 1, "stop": {"updates": 2}, "algorithm": "fedavg",
-        "problem": {"data": "digits", "clients": 2, "batch_size": 8},
-    }  # fmt: skip
+    problem = {"data": "digits", "clients": 2, "batch_size": 8}
     with refusal(says):
-        mpifl.load_job(job, *changes)
+        mpifl.load_job({"name": "wrong", **cases.job({"name": "fedavg"}, problem)}, *changes)
 
 
 def test_a_study_whose_ranks_form_no_groups_is_refused(tmp_path: Path) -> None:
-    job = {
-        "name": "g", "seed": 1, "stop": {"updates": 2}, "algorithm": "fedavg", "ranks_per_client": 2,
-        "problem": {"data": "digits", "clients": 4, "batch_size": 8, "micro_batches": 2},
-    }  # fmt: skip
+    problem = {"data": "digits", "clients": 4, "batch_size": 8, "micro_batches": 2}
+    job = {"name": "g", **cases.job({"name": "fedavg"}, problem, ranks_per_client=2)}
     (tmp_path / "g.yaml").write_text(json.dumps(job))
     study = {"name": "s", "job": "g.yaml", "axes": {"algorithm.step_size": [0.1, 1]}, "trials": 1, "ranks": 4}
     (tmp_path / "s.yaml").write_text(json.dumps(study))

@@ -24,6 +24,7 @@ from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
 from mpifl.problems.torch.module_objective import TorchObjective
 from mpifl.transport.client_end import ClientError
+from tests.mpi import cases
 from tests.problems.conftest import refusal
 from tests.problems.test_torch import client, rows, small
 from tests.tiers import parameters
@@ -195,14 +196,9 @@ def test_a_refused_update_changes_no_state(first: int) -> None:
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 def job(**solver: Any) -> dict[str, Any]:
-    return {
-        "name": "optimizer", "seed": 1, "stop": {"updates": 30}, "evaluate": {"updates": 15},
-        "problem": {"data": "digits", "clients": 6, "model": {"name": "torch-mlp", "hidden": [8]}, "batch_size": 16},
-        "algorithm": {
-            "name": "fedbuff", "step_size": 0.01, "local_steps": 2, "trigger": {"every": 3}, "solver": solver,
-        },
-        "clock": {"mode": "virtual", "delay": {"name": "exponential", "rate": 10}},
-    }  # fmt: skip
+    problem = {"data": "digits", "clients": 6, "model": {"name": "torch-mlp", "hidden": [8]}, "batch_size": 16}
+    method = {"name": "fedbuff", "step_size": 0.01, "local_steps": 2, "trigger": {"every": 3}, "solver": solver}
+    return {"name": "optimizer", **cases.job(method, problem, stop={"updates": 30})}
 
 
 ADAM: dict[str, Any] = {

@@ -14,6 +14,7 @@ import mpifl
 from mpifl import problems
 from mpifl.api import job_yaml
 from mpifl.problems import ProblemConfig
+from tests.mpi import cases
 from tests.problems.conftest import refusal
 
 torch = pytest.importorskip("torch")
@@ -182,16 +183,8 @@ def test_scores_are_probabilities(loss: str, rows: Any, y: Any, labels: Any, sco
 
 
 def job(path: Path, more: dict[str, Any], **options: Any) -> dict[str, Any]:
-    return {
-        "seed": 0, "name": "p", "output": str(path), "evaluate": {"updates": 5}, "stop": {"updates": 10},
-        "problem": {"entry": f"{HERE}:entry", "options": {"rows": ONE, "y": [0, 0, 1, 1], **options}},
-        "algorithm": {"name": "fedavg", "step_size": 0.1, "local_steps": 1},
-        **more,
-    }  # fmt: skip
-
-
-def run(path: Path, more: dict[str, Any], **options: Any) -> Any:
-    return mpifl.run(job(path, more, **options))
+    problem = {"entry": f"{HERE}:entry", "options": {"rows": ONE, "y": [0, 0, 1, 1], **options}}
+    return {"name": "p", "output": str(path), **cases.job({"name": "fedavg"}, problem), **more}
 
 
 AUROC = {"evaluate": {"updates": 1, "metrics": ["auroc"]}}
@@ -211,7 +204,7 @@ def test_what_needs_an_accuracy_or_scores_is_refused_before_the_run(
     more: Any, options: Any, says: str, tmp_path: Path
 ) -> None:
     with refusal(re.escape(says)):
-        run(tmp_path / "run.h5", more, **options)
+        mpifl.run(job(tmp_path / "run.h5", more, **options))
     assert not (tmp_path / "run.h5").exists()
     with refusal(re.escape(says)):  # `mpifl check --data`
         job_yaml(mpifl.load_job(job(tmp_path / "run.h5", more, **options)), load_data=True)

@@ -65,15 +65,13 @@ def zipped(file: Path, members: dict[str, bytes], zeros: int = 0, method: int = 
 
 
 # -- npz ---------------------------------------------------------------------------------------------------------------
-def test_an_npz_that_inflates_or_is_compressed_otherwise_or_holds_objects_is_refused(tmp_path: Path) -> None:
+def test_an_npz_that_inflates_or_is_compressed_otherwise_is_refused(tmp_path: Path) -> None:
     """A member of 256 KiB that decompresses to 256 MiB of zeros, as its header says."""
     zipped(tmp_path / "a.npz", {"x": header((GIB // 64, 2))}, GIB // 4)
     assert (tmp_path / "a.npz").stat().st_size < 300 << 10
     refused(tmp_path, f"arrays up to x of {GIB // 4} bytes, more than 100 times")
     zipped(tmp_path / "a.npz", {"x": header((4, 3))}, method=zipfile.ZIP_LZMA)
     refused(tmp_path, "x is not compressed as numpy does it")
-    np.savez(tmp_path / "a.npz", x=np.array([Canary()]), y=Y)
-    refused(tmp_path, "x holds Python objects; expected numbers")
 
 
 @pytest.mark.parametrize("shape", [(2**60, 8), (2**30, 3), (0, 2**62)])

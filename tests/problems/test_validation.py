@@ -19,6 +19,7 @@ from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic, Quadratic
 from mpifl.problems.models.quadratic import QuadraticProblem
 from mpifl.problems.partitions import Iid
 from mpifl.rng import stream
+from tests.mpi import cases
 from tests.mpi.files import differing
 from tests.problems.conftest import refusal, write_leaf
 from tests.problems.test_gradients import log_probabilities
@@ -274,13 +275,9 @@ def entry() -> Any:
 
 # -- in a run ----------------------------------------------------------------------------------------------------------
 def job(path: Path, **more: Any) -> mpifl.Job:
-    base = {
-        "name": "validation", "seed": 2, "output": str(path), "stop": {"updates": 40},
-        "problem": {"clients": 5, "batch_size": 8, "validation_split": 0.2, "test_split": 0.2},
-        "algorithm": {"name": "area", "step_size": 10, "trigger": {"every": 2}},
-        "clock": {"mode": "virtual", "delay": "exponential"}, "evaluate": {"updates": 10},
-    }  # fmt: skip
-    return mpifl.load_job({**base, **more})
+    problem = {"clients": 5, "batch_size": 8, "validation_split": 0.2, "test_split": 0.2}
+    area = {"name": "area", "step_size": 10, "trigger": {"every": 2}}
+    return mpifl.load_job({"name": "validation", "output": str(path), **cases.job(area, problem), **more})
 
 
 def test_the_columns_of_a_run_and_its_replay(tmp_path: Path) -> None:
