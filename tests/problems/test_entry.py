@@ -36,10 +36,8 @@ def configured(function: str, *, dtype: str = "float64", **more: Any) -> Problem
 
 def hosted(config: ProblemConfig, problem: problems.Problem, *clients: int, seed: int = 0) -> Any:
     """As on another rank, which knows only what was sent."""
-    meta, shards = (
-        json.loads(json.dumps(problem.meta)),
-        {i: problem.shard(i) for i in clients or range(problem.clients)},
-    )
+    meta = json.loads(json.dumps(problem.meta))
+    shards = {i: problem.shard(i) for i in clients or range(problem.clients)}
     return problems.host(config.model, config.settings, meta, shards, seed, ComputeResources())
 
 
