@@ -44,7 +44,8 @@ class Mime(TwoPhaseRounds):
         return replace(super().participation(clients, seed), repeat=1 if self.lite else 2)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return self.two_phase_state(x0, clients, BOTH if self.lite else GRADIENT, s=0 * x0)
+        momentum = {"s": 0 * x0} if self.momentum else {}
+        return self.two_phase_state(x0, clients, BOTH if self.lite else GRADIENT, **momentum)
 
     def message(self, server: State, i: int) -> Message:
         x = () if server.phase == SOLVE and i in server.has_x else (server.x,)
@@ -55,7 +56,7 @@ class Mime(TwoPhaseRounds):
     def aggregate(self, server: State) -> None:
         solved = server.phase != GRADIENT
         super().aggregate(server)
-        if solved:
+        if solved and self.momentum:
             server.s = (1 - self.momentum) * server.g + self.momentum * server.s
 
     # -- client --------------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ KEPT: dict[str, tuple[dict[str, Any], str, int]] = {
     "feddr": ({"cohort": 5}, "2", 3), "fedadmm": ({}, "2", 3), "fedpd": ({}, "2", 2), "proxskip": ({}, "2", 2),
     "vrl-sgd": ({}, "2", 2), "apfl": ({}, "2", 2), "ace": ({}, "2 + n", 0), "mifa": ({}, "2 + n", 0),
     "fedamp": ({}, "2 + 4 * n", 1), "async-fedavg": ({"rule": "server-memory"}, "3 + n", 0), "f-svrg": ({}, "4", 1),
-    "mime": ({}, "5", 1), "feddane": ({}, "4", 2), "quafl": ({}, "2", 2), "fedgate": ({}, "2", 3),
+    "mime": ({"momentum": 0.5}, "5", 1), "feddane": ({}, "4", 2), "quafl": ({}, "2", 2), "fedgate": ({}, "2", 3),
     "fedavg": ({"cohort": 5}, "2", 0), "ringleader": ({}, "2 + 2 * n", 1),
 }  # fmt: skip
 
