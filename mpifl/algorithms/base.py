@@ -256,6 +256,11 @@ class Clients:
         return self.samples / self.samples.sum()
 
 
+def client_weights(clients: Clients, kind: str) -> np.ndarray:
+    """(n,) the weights p_i of the f_i in a mean of them all: `samples`, s_i / S; `uniform`, 1/n."""
+    return clients.shares if kind == "samples" else np.full(clients.n, 1 / clients.n)
+
+
 @dataclass(frozen=True)
 class Algorithm(Config):
     """Base of all algorithms.

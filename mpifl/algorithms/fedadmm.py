@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.base import Clients, Message, State, Update, client_weights
 from mpifl.algorithms.common.rounds import SampledRounds
 from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
@@ -35,8 +33,7 @@ class FedADMM(SampledRounds):
     needs = {"a proximal term": ""}
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)
-        return State(x=x0.copy(), sum=0 * x0, p=p, samples=clients.samples)
+        return State(x=x0.copy(), sum=0 * x0, p=client_weights(clients, self.weights), samples=clients.samples)
 
     def begin_round(self, server: State, members: list[int]) -> None:
         super().begin_round(server, members)

@@ -15,11 +15,11 @@ Departures from the printed text:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.algorithms.common.rounds import AllClientsFirst, SampledRounds
+from mpifl.algorithms.common.rounds import SampledRounds
 from mpifl.algorithms.common.splitting import DouglasRachford
 from mpifl.algorithms.participation import CohortSampler
 
@@ -34,8 +34,7 @@ class FedDR(DouglasRachford, SampledRounds):
     """initial vectors: x0, all equal x^0; mean: xtilde is the mean of the first xhat_i, from a first round of all"""
 
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
-        cohort = super().participation(clients, seed)
-        return AllClientsFirst(**vars(cohort)) if self.init == "mean" else cohort
+        return replace(super().participation(clients, seed), all_first=self.init == "mean")
 
     def begin_round(self, server: State, members: list[int]) -> None:
         """No round weights: the increment of client i has the weight p_i in every round, also if it was drawn twice."""

@@ -13,9 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.base import Clients, Message, State, Update, client_weights
 from mpifl.algorithms.common.rounds import SampledRounds
 from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
@@ -39,8 +37,8 @@ class FedDyn(SampledRounds):
         return clients if self.output == "all" else 0
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)
         last = dict.fromkeys(range(clients.n), x0) if self.output == "all" else {}
+        p = client_weights(clients, self.weights)
         return State(x=x0.copy(), h=0 * x0, dx=0 * x0, dh=0 * x0, mean=x0, last=last, p=p, samples=clients.samples)
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:

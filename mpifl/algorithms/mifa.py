@@ -10,12 +10,12 @@ The server keeps the n vectors; in the paper's other form the clients keep them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common import update_table
-from mpifl.algorithms.common.rounds import AllClientsFirst, SampledRounds
+from mpifl.algorithms.common.rounds import SampledRounds
 from mpifl.algorithms.participation import CohortSampler, Trigger
 from mpifl.config.types import PositiveFloat
 from mpifl.errors import ConfigError
@@ -58,8 +58,7 @@ class Mifa(SampledRounds):
     def participation(self, clients: Clients, seed: int) -> CohortSampler | None:  # type: ignore[override]
         if self.period:
             return None
-        cohort = super().participation(clients, seed)
-        return AllClientsFirst(**vars(cohort)) if self.fill == "wait" else cohort
+        return replace(super().participation(clients, seed), all_first=self.fill == "wait")
 
     def server_vectors(self, clients: int) -> float:
         return clients

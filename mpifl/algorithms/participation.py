@@ -85,6 +85,7 @@ class CohortSampler:
         seed: The run's seed.
         probabilities: (n,) to sample with replacement; None: uniformly without replacement.
         repeat: Consecutive rounds that share one cohort.
+        all_first: Whether the first round has all clients, also those that are off.
     """
 
     size: int
@@ -92,6 +93,7 @@ class CohortSampler:
     seed: int
     probabilities: np.ndarray | None = None
     repeat: int = 1
+    all_first: bool = False
 
     def sample(
         self, round: int, lost: Collection[int] = frozenset(), off: Collection[int] = frozenset()
@@ -101,6 +103,8 @@ class CohortSampler:
         Clients that are lost or off are excluded, and replaced while there are enough others. The other members of the
         draw stay, so rounds that share a cohort differ only in the clients excluded and their replacements.
         """
+        if self.all_first and round == 0:
+            return [i for i in range(self.clients) if i not in lost]
         alive = np.arange(self.clients)
         if lost or off:
             alive = np.setdiff1d(alive, [*lost, *off])

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.base import Clients, Message, State, Update, client_weights
 from mpifl.algorithms.common.rounds import SampledRounds
 from mpifl.algorithms.common.vectors import axpy, step
 from mpifl.config.types import PositiveFloat
@@ -44,7 +44,7 @@ class Scaffold(SampledRounds):
         return self.member_weights(clients, self.server_step)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)
+        p = client_weights(clients, self.weights)
         return State(x=x0.copy(), c=0 * x0, dx=0 * x0, dc=0 * x0, p=p, samples=clients.samples)
 
     def message(self, server: State, i: int) -> Message:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, State, Update
+from mpifl.algorithms.base import Clients, State, Update, client_weights
 from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
 from mpifl.algorithms.common.server_optimizers import Momentum, Optimizer, Plain
@@ -43,7 +42,7 @@ class SynchronousRounds(LocalTraining):
 
         None: the weight depends on who the other members are.
         """
-        return factor * (clients.shares if self.weights == "samples" else 1 / clients.n)
+        return factor * client_weights(clients, self.weights)
 
     def begin_round(self, server: State, members: list[int]) -> None:
         """Sets `server.weights`, {i: weight}, of sum 1 over the round's members; a client drawn twice counts twice."""
@@ -94,15 +93,6 @@ class SampledRounds(SynchronousRounds):
         if self.weights == "uniform":
             return factor / size
         return factor * clients.shares if self.sampling == "uniform" and size == clients.n else None
-
-
-class AllClientsFirst(CohortSampler):
-    """Draws all clients for the first round, even where they are off, and cohorts for the other rounds."""
-
-    def sample(
-        self, round: int, lost: Collection[int] = frozenset(), off: Collection[int] = frozenset()
-    ) -> list[int]:  # fmt: skip
-        return super().sample(round, lost, off) if round else [i for i in range(self.clients) if i not in lost]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.base import Clients, Message, State, Update, client_weights
 from mpifl.algorithms.common.local_solver import Gd, LocalSolution, LocalTraining
 from mpifl.algorithms.common.proximal import NoRegulariser, Regulariser, norm
 from mpifl.algorithms.common.vectors import axpy
@@ -92,8 +92,7 @@ class DouglasRachford(LocalTraining):
             )
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)
-        return State(x=x0.copy(), xtilde=x0.copy(), p=p)  # x is xbar
+        return State(x=x0.copy(), xtilde=x0.copy(), p=client_weights(clients, self.weights))  # x is xbar
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         server.xtilde = axpy(server.xtilde, float(server.p[i]), update.vectors[0])
