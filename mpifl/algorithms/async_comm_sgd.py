@@ -18,8 +18,7 @@ from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.algorithms.common.vectors import add, mean_step, zeros
 from mpifl.algorithms.participation import Reply, Trigger
-from mpifl.config.types import Bounds, PositiveInt
-from mpifl.errors import ConfigError
+from mpifl.config.types import Bounds, PositiveInt, check_length
 from mpifl.objective import Objective, Vector
 from mpifl.rng import stream
 
@@ -43,10 +42,7 @@ class AsyncCommSgd(LocalTraining):
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
-        if isinstance(self.gap, Sequence) and len(self.gap) != clients:
-            raise ConfigError(
-                "gap", f"{len(self.gap)} values", f"there are {clients} clients", "one number, or one for each client"
-            )
+        check_length("gap", self.gap, clients)
 
     def update_weights(self, clients: Clients) -> float:
         return 1 / clients.n

@@ -23,7 +23,7 @@ from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.common.proximal import norm
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
 from mpifl.algorithms.participation import CohortSampler
-from mpifl.config.types import Fraction, NonNegativeFloat, PositiveFloat
+from mpifl.config.types import Fraction, NonNegativeFloat, PositiveFloat, check_length
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
 
@@ -66,10 +66,7 @@ class FedDANE(TwoPhaseRounds):
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
-        if isinstance(self.mu, Sequence) and len(self.mu) != clients:
-            raise ConfigError(
-                "mu", f"{len(self.mu)} values", f"there are {clients} clients", "one number, or one for each client"
-            )
+        check_length("mu", self.mu, clients)
 
     # -- server --------------------------------------------------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler:

@@ -18,7 +18,7 @@ import numpy as np
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import Gd, Sgd, Solver
 from mpifl.algorithms.common.rounds import SampledRounds
-from mpifl.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
+from mpifl.config.types import NonNegativeFloat, PositiveFloat, PositiveInt, check_length
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
 
@@ -58,10 +58,7 @@ class FedNova(SampledRounds):
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
-        if self.steps is not None and len(self.steps) != clients:
-            raise ConfigError(
-                "steps", f"{len(self.steps)} values", f"there are {clients} clients", "a number for each client"
-            )
+        check_length("steps", self.steps, clients, "a number for each client")
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         equal = self.tau_eff == "mean" and not (self.steps or self.local_epochs or self.mu)  # tau_eff/a_i is 1

@@ -98,6 +98,12 @@ def _check(key: str, hint: Any, value: Any) -> None:
     raise wrong_value(key, value, value, describe(hint))
 
 
+def check_length(key: str, value: object, clients: int, expected: str = "one number, or one for each client") -> None:
+    """Raises ConfigError for a list that has not one entry for each client."""
+    if isinstance(value, list | tuple) and len(value) != clients:
+        raise ConfigError(key, f"{len(value)} values", f"there are {clients} clients", expected)
+
+
 def wrong_value(key: str, value: object, shown: object, expected: str) -> ConfigError:
     """The error for a value of another type; a number in quotes, as from the environment, is shown as text."""
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,30}(\.\d*)?", value):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from mpifl.config.types import Bounds, Config, PositiveInt, PositiveSeconds, Seconds
+from mpifl.config.types import Bounds, Config, PositiveInt, PositiveSeconds, Seconds, check_length
 from mpifl.errors import ConfigError, RunFailed, place_of
 from mpifl.rng import stream
 from mpifl.scheduling.trace_files import LONGEST, read_trace
@@ -132,10 +132,7 @@ def each(key: str, value: float | list[float], clients: int) -> list[float]:
     """One number a client, from one number for all or a list. Raises ConfigError."""
     if not isinstance(value, list | tuple):
         return [float(value)] * clients
-    if len(value) != clients:
-        raise ConfigError(
-            key, f"{len(value)} values", f"there are {clients} clients", "one number, or one for each client"
-        )
+    check_length(key, value, clients)
     return [float(v) for v in value]
 
 
