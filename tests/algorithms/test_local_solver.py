@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mpifl
 from mpifl.algorithms.common.local_solver import Decay, Gd, LocalTraining, Sarah, Sgd, Solver, Svrg
-from mpifl.errors import ConfigError
 from mpifl.rng import stream
 from tests.quadratic_runs import close
 
@@ -169,11 +167,3 @@ def test_a_step_decays_over_contacts_and_steps(solver: type[Sgd], momentum: floa
         close(method.solve(f, x, r).x, y)
         close(method.solve(f, x, r, step=lambda taken: 0.1 * f.share).x, y)
     assert method.effective_steps(None) is None  # type: ignore[arg-type]  # a step that decays is none of the job's
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"), [("scaffold", "c_i of option II"), ("fedgate", "corrections"), ("fednova", "a_i")]
-)
-def test_a_step_that_decays_is_refused_where_the_formula_is_for_equal_steps(name: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=rf"solver\.decay=.*{reason}.*null"):
-        mpifl.load_job({"algorithm": {"name": name, "solver": {"name": "sgd", "decay": {"steps": 1}}}})

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.local_solver import Gd, Sgd
+from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.f_svrg import FSVRG
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.inexact_dane import InexactDANE
 from mpifl.algorithms.mime import Mime
-from mpifl.errors import ConfigError
 from tests.algorithms.world import in_rounds
 from tests.quadratic_runs import Quadratic, close, random_quadratics, run
 
@@ -116,21 +115,6 @@ def test_gamma_inexact_solutions(gamma: float) -> None:
     error = np.linalg.norm(found - exact) / np.linalg.norm(exact - w)
     assert 0.1 * gamma < error <= gamma
     assert np.linalg.norm(run(FedDANE(**options), [o], [0, 0], x0=START).x - exact) < 1e-9
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"accuracy": 0.1, "solver": Sgd()}, "accuracy="),
-        ({"accuracy": 0.1, "mu": 0.0}, "accuracy="),
-        ({"accuracy": 0.1, "mu": [1.0, 0.0]}, "accuracy="),
-        ({"mu": [1.0, 2.0, 3.0]}, "3 values: there are 4 clients"),
-    ],
-    ids=str,
-)
-def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        FedDANE(**{"mu": 1.0, "solver": Gd(), **wrong}).validate(4)
 
 
 # -- F-SVRG, Mime and MimeLite -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Robust aggregation: the rules' numbers, bad clients, lost members, and where a rule may stand."""
+"""Robust aggregation: the rules' numbers, bad clients, and lost members."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from mpifl.algorithms.common.robust import Aggregation, Clip, Krum, Mean, Median
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
-from mpifl.config import read
-from mpifl.errors import ConfigError
 from tests.algorithms.world import World
 from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics
 
@@ -155,59 +153,3 @@ def test_a_lost_member_makes_no_room_for_a_bad_one() -> None:
         buffered.receive(i)
     buffered.aggregate()
     close(buffered.server.x, expected)
-
-
-# -- in job files ------------------------------------------------------------------------------------------------------
-def job_of(**section: Any) -> Any:
-    problem = {"clients": 6, "model": {"name": "quadratic", "dim": 2}}
-    return read.job_from_dict(
-        {"name": "r", "seed": 0, "output": "r.h5", "problem": problem, "algorithm": section, "stop": {"updates": 1}}
-    )
-
-
-KRUM = {"name": "krum", "bad": 2, "keep": 4}
-
-
-@pytest.mark.parametrize(
-    ("section", "rule"),
-    [
-        ({"name": "fedavg"}, Mean()),
-        ({"name": "fedprox", "aggregation": "median"}, Median()),
-        ({"name": "fedbuff", "aggregation": {"name": "clip", "norm": 2}}, Clip(norm=2.0)),
-        ({"name": "apfl", "cohort": 6, "aggregation": KRUM}, Krum(bad=2, keep=4)),
-        ({"name": "fedavg", "sampling": "samples", "cohort": 5, "aggregation": "trimmed-mean"}, TrimmedMean()),
-    ],
-    ids=str,
-)
-def test_sections(section: dict[str, Any], rule: Aggregation) -> None:
-    """By name alone, or with options; what is dumped reads again."""
-    job = job_of(**section)
-    assert job.algorithm.aggregation == rule
-    assert read.job_from_dict(read.job_to_dict(job)) == job
-
-
-@pytest.mark.parametrize(
-    ("section", "key"),
-    [
-        ({"aggregation": "clip"}, "algorithm.aggregation.norm"),
-        ({"aggregation": {"name": "krum", "bad": 4}}, "algorithm.aggregation.bad"),
-        ({"aggregation": {"name": "krum", "bad": 2}, "cohort": 4}, "algorithm.aggregation.bad"),
-        ({"aggregation": {"name": "krum", "bad": 3, "keep": 4}}, "algorithm.aggregation.keep"),
-        ({"aggregation": "krun"}, "algorithm.aggregation.name"),
-        ({"name": "fedbuff", "trigger": {"every": 3}, "aggregation": "krum"}, "algorithm.aggregation.bad"),
-        ({"name": "fedbuff", "trigger": {"period": 3.0}, "aggregation": "krum"}, "algorithm.aggregation.bad"),
-    ],
-    ids=str,
-)
-def test_what_is_refused(section: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        job_of(**{"name": "fedavg", **section})
-    assert caught.value.key == key, caught.value
-
-
-@pytest.mark.parametrize("more", [{}, {"cohort": 6}, {"name": "fedprox", "cohort": 5}, {"name": "apfl"}], ids=str)
-def test_who_is_drawn_twice_is_one_member(more: dict[str, Any]) -> None:
-    """With replacement a round has fewer vectors than draws, and nobody knows how many: krum alone must."""
-    wrong = r"^algorithm\.sampling=samples: .*, so krum does not know their number; expected uniform$"
-    with pytest.raises(ConfigError, match=wrong):
-        job_of(**{"name": "fedavg", "sampling": "samples", "aggregation": "krum", **more})

@@ -11,7 +11,7 @@ import pytest
 from mpifl.algorithms import find
 from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.common.indicators import Equal
-from mpifl.algorithms.common.local_solver import Gd, Sgd
+from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.common.server_optimizers import Adam, Momentum
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy
 from mpifl.algorithms.participation import Trigger
@@ -67,33 +67,22 @@ PAIRS = [
     Pair("AREA.6", make("area", **ONE, **LOCAL, **ALL), FEDAVG),
     Pair("MIFA.1", make("mifa", **LOCAL), FEDAVG),
     Pair("CA2FL.3", make("fedbuff", calibrate=True, **LOCAL, **ALL), FEDAVG),
-    Pair("AsyncCommSGD", make("async-comm-sgd", step_size=0.1, gap=3, draw="fixed", **ALL), FEDAVG),
     Pair("APFL.1", make("apfl", mixing=0.3, adapt="step", **LOCAL, **SAMPLES), WEIGHTED, tolerance=0),
     Pair("ASYPFL.1", make("asypfl", mode="synchronous", indicators=Equal(), elastic=0.7, **LOCAL), WEIGHTED),
     Pair("NOVA.1", make("fednova", **LOCAL), FEDAVG),
-    Pair("NOVA.1-samples", make("fednova", **LOCAL, **SAMPLES), WEIGHTED),
-    Pair("NOVA.1-momentum", make("fednova", solver=Sgd(momentum=0.9), **LOCAL),
-         make("fedavg", solver=Sgd(momentum=0.9), **LOCAL)),
     Pair("EXP.1", make("fedexp", epsilon=0.0, **LOCAL), FEDAVG, clients=EQUAL),
     Pair("EXP.2", make("fedexp", epsilon=1e9, **LOCAL), FEDAVG),
-    Pair("MimeLite", make("mime", lite=True, **LOCAL), FEDAVG),
     Pair("OPT.1", make("fedavg", optimizer=Momentum(beta=0), server_step=1.0, **LOCAL), FEDAVG),
     Pair("OPT.4", make("fedavg", optimizer=Adam(beta1=0, beta2=1), server_step=2e-3, **LOCAL), FEDAVG),
     Pair("SKIP.1", make("proxskip", step_size=0.1), make("fedavg", step_size=0.1)),
-    # first rounds
-    *(Pair(f"ASFEDAVG.1-{r}", make("async-fedavg", **ONE, **LOCAL, **{**ALL, "reply": r}), FEDAVG, ONCE)
-      for r in ("before", "after")),
-    *(Pair(f"FEDBUFF.1-{r}", make("fedbuff", **LOCAL, **{**ALL, "reply": r}), FEDAVG, ONCE)
-      for r in ("before", "after")),
+    # a first round
     *(Pair(f"SCAFFOLD.6-{o}", make("scaffold", option=o, **LOCAL), FEDAVG, ONCE) for o in ("I", "II")),
-    Pair("FedGATE", make("fedgate", **LOCAL), FEDAVG, ONCE),
     # corrections
     *(Pair(f"SCAFFOLD.5-{p}", make(kind, **LOCAL, weights=p), make("scaffold", **LOCAL, weights=p))
       for kind in ("fedgate", "vrl-sgd") for p in ("uniform", "samples")),
     Pair("SKIP.2", make("proxskip", step_size=0.1, period=3), make("vrl-sgd", **LOCAL)),
     Pair("FEDDANE.4", make("feddane", mu=0.7, correction=0.0, **LOCAL), make("fedprox", mu=0.7, **LOCAL), phases=2),
     Pair("FEDDANE.7", make("feddane", solver=Gd(), **LOCAL, **SAMPLES), make("f-svrg", **LOCAL, **SAMPLES)),
-    Pair("FEDDANE.7-Mime", make("mime", **LOCAL, **SAMPLES), make("f-svrg", **LOCAL, **SAMPLES)),
     # primal-dual methods and splitting
     Pair("FEDDR.2", make("feddr", alpha=1.0, eta=0.5, **exact(2.5, 5)), make("fedpd", eta=0.5, **exact(2.5, 5))),
     Pair("DYN.2", make("feddyn", alpha=2.0, **exact(2.5, 5)), make("fedpd", eta=0.5, **exact(2.5, 5))),
@@ -111,10 +100,6 @@ PAIRS = [
     Pair("MEM.1-deferred", make("area", **LOCAL, **ALL), make("async-fedavg", rule="server-memory", **LOCAL, **ALL)),
     *(Pair(f"FEDASYNC.1-{r}", make("fedasync", mixing=1.0, proximal=0.0, staleness="constant", reply=r, **LOCAL),
            make("async-fedavg", reply=r, **ONE, **LOCAL, **EACH), ANY, tolerance=0) for r in ("before", "after")),
-    *(Pair(f"FedBuff of one-{r}", make("async-sgd", step_size=0.1, reply=r, step_weights="relative"),
-           make("fedbuff", step_size=0.1, reply=r, step_weights="relative", **EACH), ANY) for r in ("before", "after")),
-    Pair("AsyncCommSGD of one step", make("async-comm-sgd", step_size=0.2, gap=1, draw="fixed"),
-         make("async-sgd", step_size=0.05), ANY),
     Pair("ACE.4", make("ace", step_size=0.1, fill="zero"), make("fedavg", step_size=0.1), [0] * 11,
          clients=CLIENTS[:1]),
     Pair("ACE.5", make("ace", step_size=0.1, delay_threshold=10**9), make("ace", step_size=0.1), ANY),

@@ -171,35 +171,17 @@ def by_coins(clients: Sequence[Quadratic], gamma: float, p: float, k: Sequence[i
     return models
 
 
-class Given(ProxSkip):
-    """The numbers of local steps between communications as given."""
-
-    def begin_round(self, server: Any, members: list[int]) -> None:
-        super().begin_round(server, members)
-        server.k = K[(server.contacts - 1) % 4]
-
-
-K = [3, 1, 6, 4]
-
-
-def test_four_communications_in_numbers() -> None:
-    """SKIP.4, SKIP.5: T1, gamma .1, p .25, k = 3, 1, 6, 4: after the first and the fourth communication, and coin by
-    coin."""
-    clients = quadratics([1, 10], [1, -1])
-    log = run(Given(step_size=0.1, probability=0.25), clients, [0, 1] * 4)
-    close(log.models[0], [-0.3645], 1e-12)
-    close(log.models[3], [-0.849313], 1e-6)
-    close(log.models, by_coins(clients, 0.1, 0.25, K, [0.0]), 1e-12)
-    assert [m.work for i, m in log.sent if i == 0][:4] == K  # sent beyond the last are those of the next round
-
-
 def test_rule_by_coins() -> None:
-    """In three dimensions, with the coins of the run's seed."""
+    """In three dimensions, with the coins of the run's seed. SKIP.4, SKIP.5: the rule as printed in numbers, on T1,
+    gamma .1, p .25, k = 3, 1, 6, 4: after the first and the fourth communication."""
+    first, _, _, fourth = by_coins(quadratics([1, 10], [1, -1]), 0.1, 0.25, [3, 1, 6, 4], [0.0])
+    close([*first, *fourth], [-0.3645, -0.849313], 1e-6)
     clients = random_quadratics(1, 4)
     log = run(ProxSkip(step_size=0.2, probability=0.3), clients, [0, 1, 2, 3] * 12, x0=1.0, seed=7)
     steps = np.reshape([row[4] for row in log.updates], (12, 4))
     assert (np.ptp(steps, axis=1) == 0).all() and len({*steps[:, 0]}) > 3  # one coin for all clients
     close(log.models, by_coins(clients, 0.2, 0.3, steps[:, 0].tolist(), np.ones(3)), 1e-10)
+    assert [m.work for i, m in log.sent if i == 0][:12] == steps[:, 0].tolist()
 
 
 # -- a client goes back to an earlier state ----------------------------------------------------------------------------

@@ -53,6 +53,10 @@ algorithm=fedyog -> algorithm.name=fedyog ... did you mean fedyogi?
     -> solver.optimizer.name=???: required; expected a class of torch.optim
 {name: fedavg, solver: {name: torch, schedule: {name: StepLR, step_size: {a: 1}}}}
     -> solver.schedule.step_size={'a': 1} ... a number, true or false
+{name: scaffold, solver: {name: sgd, decay: {steps: 1}}}
+    -> solver.decay={'contacts': 0.0, 'steps': 1.0, 'power': 1.0}: c_i of option II ... expected null
+{name: fedgate, solver: {name: sgd, decay: {steps: 1}}} -> solver.decay= ... the corrections are mean gradients
+{name: fednova, solver: {name: sgd, decay: {steps: 1}}} -> solver.decay= ... a_i is the weight
 {name: scaffold, solver: torch}
     -> solver=torch: c_i of option II is the mean gradient of plain steps, which a torch optimiser does not take
 {name: proxskip, solver: torch} -> solver=torch: the corrections are mean gradients
@@ -66,6 +70,21 @@ algorithm=fedyog -> algorithm.name=fedyog ... did you mean fedyogi?
 {name: proxskip, local_steps: 3} -> local_steps=3 ... local_steps is always 1 in proxskip
 {name: fedbuff, calibrate: true, trigger: {every: 4}, aggregation: median}
     -> aggregation=median: a change that a robust rule leaves out would bias all later steps of calibrate; expected mean
+{name: fedavg, aggregation: clip} -> aggregation.norm=???: required
+{name: fedavg, aggregation: krun} -> aggregation.name=krun ... did you mean krum?
+{name: fedavg, aggregation: {name: krum, bad: 2}}
+    -> aggregation.bad=2: krum needs bad + 3 members, and there are 4; give a smaller number, or more members
+{name: fedavg, cohort: 3, aggregation: krum} -> aggregation.bad=1: krum needs bad + 3 members, and there are 3
+{name: fedavg, aggregation: {name: krum, bad: 1, keep: 4}}
+    -> aggregation.keep=4: more than members - bad; expected at most 3
+{name: fedbuff, trigger: {every: 3}, aggregation: krum} -> aggregation.bad=1 ... there are 3
+{name: fedbuff, trigger: {period: 3}, aggregation: krum}
+    -> aggregation.bad=1: krum needs bad + 3 members, and their number is not fixed; give trigger.every, which fixes it
+{name: fedprox, sampling: samples, aggregation: krum}
+    -> sampling=samples: a client drawn twice is one member, so krum does not know their number; expected uniform
+{name: mifa, period: 1, cohort: 3} -> cohort=3: with period every client takes part as it answers; expected null
+{name: mifa, period: 1, sampling: samples}
+    -> sampling=samples: with period every client takes part as it answers; expected uniform
 {name: mifa, weights: samples} -> weights=samples ... uniform only
 algorithm=ringmaster -> algorithm.threshold=None: required with step_rule: ringmaster; expected the delay R
 {name: async-sgd, threshold: 3} -> threshold=3: given without step_rule: ringmaster; expected null
@@ -82,6 +101,11 @@ algorithm=ringmaster -> algorithm.threshold=None: required with step_rule: ringm
 {name: vrl-sgd, local_epochs: 2} -> local_epochs=2: no such key
 {name: async-comm-sgd, gap: [1, 2]} -> gap=2 values: there are 4 clients; expected one number, or one for each client
 {name: fedamp, attention_step: 0.34, sigma: 1.0} -> attention_step=0.34 ... at most sig
+{name: feddane, mu: 1, accuracy: 0.1}
+    -> accuracy=0.1: only solver: gd computes the full gradient; expected null, or that solver
+{name: feddane, solver: gd, accuracy: 0.1} -> accuracy=0.1: without mu the error is not known; expected null; or mu above 0
+{name: feddane, solver: gd, mu: [1, 0, 1, 1], accuracy: 0.1} -> accuracy=0.1: without mu
+{name: feddane, mu: [1, 2, 3]} -> mu=3 values: there are 4 clients; expected one number, or one for each client
 {name: feddane, same_set: true, variant: pipelined} -> same_set=True: a pipelined round has one phase; expected false
 {name: fedpd, skip: 0.5, period: 2}
     -> period=2: rounds are skipped either at random, by skip, or periodically; expected 1
@@ -104,6 +128,8 @@ algorithm=ringmaster -> algorithm.threshold=None: required with step_rule: ringm
 {name: asypfl, step_schedule: {name: theorem-2, mu: 1, L: 0.5}} -> step_schedule.L=0.5: below mu; expected at least 1
 algorithm.step_schedule={name: strongly-convex, mu: 2, L: 1} -> algorithm.step_schedule.L=1 ... at least 2
 algorithm.rule=replace -> : area has no rule; async-fedavg has it
+{name: asypfl, indicators: equal, cohort: 2}
+    -> cohort=2: without rounds every client takes part; expected null, or mode synchronous
 {name: asypfl, mode: synchronous, indicators: equal, cohort: 5} -> cohort=5: there are 4 clients; expected at most 4
 problem.model.init={name: uniform, half: 1} -> problem.model.init.half=1 ... problem.model.init.half_width
 algorithm.trigger.evry=1 -> ... nearest is algorithm.trigger.every
