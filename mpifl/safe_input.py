@@ -20,6 +20,7 @@ MAX_VALUES = 50_000  # values of one configuration, references resolved: seconds
 MAX_TEXT = 1 << 21  # bytes of one configuration
 MAX_RATIO = 100  # bytes that one compressed byte may stand for, in data above SMALL_BYTES
 SMALL_BYTES = 1 << 26  # data up to this size are read whatever their ratio
+NOT_REGULAR = "it is not a regular file"  # but a folder, a pipe, a socket or a device
 CONTROLS = (
     *range(0x20), *range(0x7F, 0xA0),  # C0, DEL, C1: terminals act on them
     0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF,  # order of text
@@ -74,16 +75,6 @@ def check_memory(size: int, what: str) -> None:
         raise ValueError(f"{what} of {size} bytes, but only {free} bytes of memory are available")
 
 
-class NotRegular(OSError):
-    """A path leads to something that is not read: a folder, a pipe, a socket or a device."""
-
-    def __init__(self, text: str = "it is not a regular file") -> None:
-        super().__init__(None, text)
-
-    def __str__(self) -> str:
-        return str(self.strerror)
-
-
 def regular_size(path: Path, follow_links: bool = True) -> int:
     """The size of a regular file. Raises OSError for anything else: a device has no end, a pipe blocks.
 
@@ -91,7 +82,7 @@ def regular_size(path: Path, follow_links: bool = True) -> int:
     """
     found = os.stat(path, follow_symlinks=follow_links)
     if not stat.S_ISREG(found.st_mode):
-        raise NotRegular
+        raise OSError(NOT_REGULAR)
     return found.st_size
 
 
@@ -105,7 +96,7 @@ def open_regular(path: Path, follow_links: bool = True) -> BufferedReader:
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115 - the caller's
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise NotRegular
+        raise OSError(NOT_REGULAR)
     return file
 
 
@@ -122,7 +113,7 @@ def read_text_file(path: Path) -> bytes:
         os.set_blocking(file.fileno(), True)  # it waits only while a process has the pipe open
         found = file.read(MAX_TEXT + 1)
         if not found and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-            raise NotRegular("nothing came from this pipe")
+            raise OSError("nothing came from this pipe")
     if len(found) > MAX_TEXT:
         raise ValueError(f"it has more than {MAX_TEXT} bytes")
     return found

@@ -437,7 +437,7 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
     except OSError as error:
         lost = error.errno in (errno.ENOENT, errno.EIO)
         kind = UnreadableRun if lost else ConfigError
-        raise kind("run file", path, f"cannot be read: {error.strerror}", "a readable run file") from error
+        raise kind("run file", path, f"cannot be read: {error.strerror or error}", "a readable run file") from error
     if len(start) < 12 or not start.startswith(MAGIC):
         raise _bad(path, "no HDF5 file", "a run file of mpifl")
     # Byte 11 of a version 3 superblock is set while a writer has the file open. HDF5 itself takes a file that grows
