@@ -48,9 +48,6 @@ class Mean(AggregationRule):
 
     needs_all_vectors = False
 
-    def combine(self, v: np.ndarray, weights: np.ndarray, base: Vector) -> Vector:
-        return weights @ v
-
 
 @dataclass(frozen=True)
 class Median(AggregationRule):
