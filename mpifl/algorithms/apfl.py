@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from mpifl.algorithms.base import Message, State, Update
-from mpifl.algorithms.common.local_solver import update_buffers
+from mpifl.algorithms.common.local_solver import step_at, update_buffers
 from mpifl.algorithms.common.rounds import ModelAveraging
 from mpifl.config.types import Fraction
 from mpifl.objective import Objective, Vector, clone
@@ -35,18 +35,19 @@ class APFL(ModelAveraging):
         return State(v=clone(x0), w=x0, alpha=self.mixing)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        v, alpha, first = clone(client.v), client.alpha, True
-        eta = self.client_step(objective)
+        v, alpha, taken = clone(client.v), client.alpha, 0
+        step = self._decayed(self.client_step(objective), message.round)
 
         def personalise(w_i: Vector, after: Vector, rows: object) -> None:
-            nonlocal v, alpha, first
+            nonlocal v, alpha, taken
+            eta = step_at(step, taken)
             gradient = objective.gradient(alpha * v + (1 - alpha) * w_i, rows)
             slope = float((v - w_i) @ gradient)  # d/d alpha of f_i(v-bar)
             v -= eta * alpha * gradient
             update_buffers(objective, v)
-            if self.adapt == "step" or (self.adapt == "round" and first):
+            if self.adapt == "step" or (self.adapt == "round" and not taken):
                 alpha = min(max(alpha - eta * slope, 0.0), 1.0)
-            first = False
+            taken += 1
 
         w_i, steps, _ = self.solve(objective, message.vectors[0], message.round, on_step=personalise)
         client.v, client.w, client.alpha = v, w_i, alpha

@@ -15,6 +15,7 @@ from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.asypfl import AsyPFL
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.indicators import Decayed, Equal, Given, Measured, Theorem2, Theorem4
+from mpifl.algorithms.common.local_solver import Decay, Sgd
 from mpifl.algorithms.fedamp import FedAMP
 from mpifl.scheduling.clocks import VirtualClock
 from tests.algorithms.world import Passes, World, by_arrivals, in_rounds
@@ -227,19 +228,23 @@ def test_theorem_4_has_a_bound() -> None:
 
 # -- APFL --------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("adapt", "adapting", "kind", "start"),
-    [("step", 4, "one", 0.4), ("round", 1, "one", 0.4), ("never", 0, "one", 1.0), ("step", 4, "relative", 0.4)],
-)
-def test_alpha_steps_along_the_derivative(adapt: Any, adapting: int, kind: Any, start: float) -> None:
+    ("adapt", "adapting", "kind", "start", "decay"),
+    [("step", 4, "one", 0.4, 0.0), ("round", 1, "one", 0.4, 0.0), ("never", 0, "one", 1.0, 0.0),
+     ("step", 4, "relative", 0.4, 0.5)],
+)  # fmt: skip
+def test_alpha_steps_along_the_derivative(adapt: Any, adapting: int, kind: Any, start: float, decay: float) -> None:
     """APFL.3: alpha steps along the derivative of f(alpha v + (1 - alpha) w), here by central differences, exact for
-    quadratics: at every local step, or at a contact's first. relative: w_i, v_i and alpha_i step by eta n s_i/S.
+    quadratics: at every local step, or at a contact's first. relative: w_i, v_i and alpha_i step by eta n s_i/S, which
+    decays for all three.
     APFL.2: with alpha = 1 v_i is gradient descent on f_i alone."""
     for o in random_quadratics(5, 3):
-        algorithm = APFL(adapt=adapt, step_size=0.05, local_steps=4, step_weights=kind)
+        solver = Sgd(decay=Decay(steps=decay) if decay else None)
+        algorithm = APFL(adapt=adapt, step_size=0.05, local_steps=4, step_weights=kind, solver=solver)
         state = State(v=np.array([2.0, 1.0, -1.0]), w=START, alpha=start)
         update = algorithm.train(state, Message((START,)), o)
-        v, w, alpha, eta = np.array([2.0, 1.0, -1.0]), START, start, 0.05 * (3 * o.share if kind == "relative" else 1)
+        v, w, alpha = np.array([2.0, 1.0, -1.0]), START, start
         for step in range(4):
+            eta = 0.05 * (3 * o.share if kind == "relative" else 1) / (1 + decay * step)
             more, less = (o.loss(share * v + (1 - share) * w) for share in (alpha + 0.5, alpha - 0.5))
             mixed = alpha * v + (1 - alpha) * w
             v, w = v - eta * alpha * o.matrix @ (mixed - o.c), o.steps(w, eta)

@@ -301,6 +301,9 @@ class LocalTraining(Algorithm):
         """How the local step decays."""
         return self.solver.decay if isinstance(self.solver, Sgd) else None
 
+    def _decayed(self, step: Step, round: int) -> Step:
+        return self.step_decay.decayed(step, round) if self.step_decay else step
+
     def passes_over_rows(self) -> bool:
         return self.local_epochs is not None and not isinstance(self.solver, Gd)
 
@@ -401,6 +404,4 @@ class LocalTraining(Algorithm):
             batches = [None] * ((epochs if epochs is not None else steps) or 0)
         else:
             batches = objective.batches(round, steps or 0, epochs)
-        decay = getattr(solver, "decay", None)
-        step = decay.decayed(step, round) if decay else step
-        return solver.solve(objective, x, step, batches, term, on_step, stop, initial_estimate)
+        return solver.solve(objective, x, self._decayed(step, round), batches, term, on_step, stop, initial_estimate)
