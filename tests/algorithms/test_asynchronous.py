@@ -58,14 +58,9 @@ def test_a_client_lost_before_it_was_heard() -> None:
     """The others do not wait for it, and the mean is over them."""
     clients = random_quadratics(7, 3)
     here = World(Ace(step_size=0.1), clients, np.ones(3))
-    for i in (0, 2):
-        here.contact(i)
-        here.receive(i)
+    assert not any(here.arrival(i) for i in (0, 2))
     here.algorithm.on_client_lost(here.server, 1)
-    here.contact(0)
-    here.receive(0)
-    assert here.algorithm.ready(here.server)
-    here.aggregate()
+    assert here.arrival(0)
     close(here.server.x, 1 - 0.1 * (clients[0].gradient(np.ones(3)) + clients[2].gradient(np.ones(3))) / 2)
 
 
@@ -122,14 +117,10 @@ def test_a_timed_buffer_takes_the_mean_of_what_it_holds() -> None:
 def test_delays_make_steps_smaller() -> None:
     """FADAS.4, FADAS.5: eta = .1, tau_max = 20, tau_c = 8: printed .05, the code .005; no change up to tau_c, or
     without one."""
-    cap = FedBuff(server_step=0.1, delay_threshold=8)
-    scale = FedBuff(server_step=0.1, delay_threshold=8, delay_rule="scale")
-    assert cap.eta_g(20) == 0.05
-    assert scale.eta_g(20) == 0.005
-    for tau in range(9):
-        assert cap.eta_g(tau) == scale.eta_g(tau) == FedBuff(server_step=0.1).eta_g(10**6) == 0.1
-    assert cap.eta_g(9) == 0.1  # below 1/tau_max the printed form does nothing
-    assert scale.eta_g(9) == 0.1 / 9
+    for rule, at_9, at_20 in (("cap", 0.1, 0.05), ("scale", 0.1 / 9, 0.005)):  # cap: 0.1 is below 1/9
+        algorithm = FedBuff(server_step=0.1, delay_threshold=8, delay_rule=rule)
+        assert [algorithm.eta_g(tau) for tau in (0, 8, 9, 20)] == [0.1, 0.1, at_9, at_20]
+    assert FedBuff(server_step=0.1).eta_g(10**6) == 0.1
 
 
 # -- asynchronous SGD --------------------------------------------------------------------------------------------------
@@ -220,15 +211,6 @@ def test_ringleader_in_numbers() -> None:
     assert max(by_rounds(T4, log.order, 0.05, np.zeros(1))[1]) == 2
 
 
-def contact(here: World, i: int) -> bool:
-    here.contact(i)
-    here.receive(i)
-    steps = here.algorithm.ready(here.server)
-    if steps:
-        here.aggregate()
-    return bool(steps)
-
-
 @pytest.mark.parametrize("before", [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 0], [0, 1, 2, 3, 0, 1]], ids=len)
 def test_a_client_that_ringleader_loses(before: list[int]) -> None:
     """Lost in phase 1, or after some steps of phase 2: it is left out of n, a round that waited for it alone goes on,
@@ -236,16 +218,16 @@ def test_a_client_that_ringleader_loses(before: list[int]) -> None:
     clients = random_quadratics(10, 4)
     here = World(Ringleader(step_size=0.15), clients, np.ones(3))
     for i in before:
-        contact(here, i)
+        here.arrival(i)
     here.algorithm.on_client_lost(here.server, 3)
     order = np.random.default_rng(len(before)).choice(3, 3000, p=[0.5, 0.3, 0.2]).tolist()
-    assert sum(contact(here, i) for i in order) > 500
+    assert sum(here.arrival(i) for i in order) > 500
     close(here.server.x, optimum(clients[:3]), 1e-9)
 
 
 def test_a_client_that_was_rolled_back_is_sent_the_model() -> None:
     here: Any = World(Ringleader(step_size=0.1), random_quadratics(11, 3), np.ones(3))
-    contact(here, 0)
+    here.arrival(0)
     assert here.message(0).vectors == ()
     here.states[0] = here.algorithm.init_client(np.zeros(3), 0)
     here.algorithm.on_client_rollback(here.server, 0)

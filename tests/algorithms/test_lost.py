@@ -99,10 +99,7 @@ def frozen(algorithm: Any, rounds: int) -> tuple[World, dict[int, np.ndarray]]:
             here.round(order)
             continue
         for i in order:
-            here.contact(i)
-            here.receive(i)
-            if algorithm.ready(here.server) is not False:
-                here.aggregate()
+            here.arrival(i)
     return here, held
 
 

@@ -43,9 +43,7 @@ def contact(here: World, i: int) -> None:
     if here.algorithm.participation(here.clients, 0):
         here.round([i])
     else:
-        here.contact(i)
-        here.receive(i)
-        here.aggregate()
+        here.arrival(i)
 
 
 def corrected(here: World, kept: State, pending: Any, consumed: list[Any]) -> State:

@@ -261,9 +261,7 @@ def test_without_delay_async_feddr_is_feddr_with_one_client_a_round() -> None:
     log = run(douglas_rachford(**options), clients, rounds=rounds, x0=X0)
     here = World(douglas_rachford(AsyncFedDR, **options), clients, X0)
     for (i,), model in zip(rounds, log.models, strict=True):
-        here.contact(i)
-        here.receive(i)
-        here.aggregate()
+        assert here.arrival(i)
         assert (here.algorithm.model(here.server) == model).all()
     close(log.models, by_formula(clients, rounds, 1.2, 0.3, 0.1))
 

@@ -54,6 +54,14 @@ class World:
         self.algorithm.aggregate(self.server)
         self.version += 1
 
+    def arrival(self, i: int) -> bool:
+        """A contact of client i and its consequences, without rounds: whether the server has aggregated."""
+        self.contact(i)
+        self.receive(i)
+        if aggregates := self.algorithm.ready(self.server) is not False:
+            self.aggregate()
+        return aggregates
+
     def round(self, members: Iterable[int], lost: int | None = None, after: int = 0) -> None:
         """A synchronous round; the member `lost` is lost after `after` updates of the others."""
         members = list(members)
