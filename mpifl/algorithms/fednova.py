@@ -91,5 +91,7 @@ class FedNova(SampledRounds):
         eta = self.client_step(objective)
         a_i = self.cumulative_step(objective, tau_i) / eta
         if self.mu:
+            if self.normalise and eta * self.mu >= 2:
+                raise ValueError(f"the local step {eta:g} times mu is {eta * self.mu:g}: a_i is known below 2 alone")
             a_i = (1 - (1 - eta * self.mu) ** tau_i) / (eta * self.mu)
         return Update((x - y,), tau_i, (a_i,))

@@ -253,10 +253,7 @@ for name, server_step, more in (
 ):
     section = {"name": name, "server_step": server_step, **more}
     on("T1", {**section, "step_size": 0.05, "local_steps": 10}, [-0.4268843393694543], 1400, 1e-9)
-    on("T3 T4", {**section, "step_size": 0.1}, optimum, 900, 1e-9, clock=EQUAL)
-    three = {"trigger": {"every": 3}} if name == "fadas" else {}
-    on("T5", {**section, **three, "step_size": 0.05}, optimum, 1500, 1e-9)
-    on("T6", {**section, **three, "step_size": 0.05, "local_steps": 8}, lambda p: drift(p, 0.05, 8), 1500, 1e-9)
+    on("T4", {**section, "step_size": 0.1}, optimum, 900, 1e-9, clock=EQUAL)
 
 # Robust means: those that leave nobody out have the limit of the mean. Of the gradients a_i (x - c_i) half are not
 # below 0, and half not above, where x is the median of the c_i.

@@ -160,6 +160,8 @@ def test_weight_of_a_proximal_term() -> None:
         y += 1 - 0.05 * 2 * y
     close([y, *(update.numbers[0] for _, update in log.consumed)], a)
     close(log.x, -6 * np.mean([update.vectors[0] for _, update in log.consumed], axis=0) / a)
+    with pytest.raises(ValueError, match=r"the local step 1 times mu is 2: a_i is known below 2 alone"):
+        World(FedNova(step_size=1.0, local_steps=2, mu=2.0), T1, np.zeros(1)).contact(0)
 
 
 @pytest.mark.parametrize("tau_eff", ["mean", 2.5])
