@@ -65,7 +65,6 @@ algorithm=fedyog -> algorithm.name=fedyog ... did you mean fedyogi?
     -> step_weights=samples: step_schedule=strongly-convex loses its rate, which is for clients with equal steps; expected one
 {name: area, step_weights: one, step_schedule: {name: convex, B: 1, radius: 1, events: 9}, solver: torch}
     -> solver=torch: the theorem
-{name: vrl-sgd, solver: torch} -> solver=torch ... mean gradients of plain steps
 {name: mime, solver: torch} -> solver=torch ... solver is always sgd in mime
 {name: proxskip, local_steps: 3} -> local_steps=3 ... local_steps is always 1 in proxskip
 {name: fedbuff, calibrate: true, trigger: {every: 4}, aggregation: median}
@@ -88,7 +87,6 @@ algorithm=fedyog -> algorithm.name=fedyog ... did you mean fedyogi?
 {name: mifa, weights: samples} -> weights=samples ... uniform only
 algorithm=ringmaster -> algorithm.threshold=None: required with step_rule: ringmaster; expected the delay R
 {name: async-sgd, threshold: 3} -> threshold=3: given without step_rule: ringmaster; expected null
-{name: ringleader, reply: before} -> reply=before ... after only
 {name: fedcompass, min_steps: 9, max_steps: 5} -> min_steps=9: above max_steps; expected at most 5
 {name: fednova, normalise: false, tau_eff: 3} -> tau_eff=3.0: normalise: false has no such factor; expected mean
 {name: async-feddr, trigger: {every: 2}} -> trigger={'every': 2}: async-feddr has no trig
@@ -115,8 +113,6 @@ algorithm=ringmaster -> algorithm.threshold=None: required with step_rule: ringm
     -> accuracy=0.001: only solver: gd computes the full gradient; expected null, or that solver
 {name: fedpd, gamma: 0.5, step_weights: relative}
     -> step_weights=relative: the closed form of gamma has no such factor; expected one
-{name: fedprox, drop_percent: 0.5}
-    -> local_epochs=None: stragglers of drop_percent run fewer epochs; expected at least 2
 {name: fedprox, drop_percent: 0.5, local_epochs: 1}
     -> local_epochs=1: stragglers of drop_percent run fewer epochs; expected at least 2
 {name: fedbuff, lost: drop} -> lost=drop: without calibrate the server keeps nothing of single clients; expected keep
@@ -143,7 +139,6 @@ problem.partition=[1, 2] -> ... one of iid
 clock=virtual -> ... a section with mode, delay
 name=7 -> ... text
 name=a/b -> : not a valid file name; expected at most 200 bytes of letters, digits and . + = , @ _ -, the first a
-seed=-1 -> ... from 0 to 2**63 - 1
 seed=9223372036854775808 -> ... from 0 to 2**63 - 1
 seed=??? -> : required; expected an integer from 0 to 2**63 - 1
 algorithm.step_size=big -> ... a number

@@ -61,13 +61,11 @@ def descend(objective: Objective, y: Vector, batches: Sequence[Any], step: float
     if hasattr(objective, "descend"):
         objective.descend(y, batches, step)
         return
-    update = getattr(objective, "update_buffers", None)
     for rows in batches:
         gradient = objective.gradient(y, rows)
         gradient *= step
         y -= gradient
-        if update:
-            update(y)
+        update_buffers(objective, y)
 
 
 @dataclass(frozen=True)
