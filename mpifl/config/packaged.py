@@ -23,4 +23,4 @@ def find_jobs() -> dict[str, Path]:
     """
     files = {f"jobs/{path.relative_to(base)}": path for base in (JOBS, Path("jobs")) for path in base.rglob("*.yaml")}
     plain = [name for name in sorted(files) if files[name].is_file()]
-    return {name: files[name] for name in plain if "\nproblem:" in files[name].read_text("utf-8", "replace")}
+    return {name: files[name] for name in plain if "\nproblem:" in "\n" + files[name].read_text("utf-8", "replace")}

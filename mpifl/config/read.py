@@ -191,9 +191,12 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", key):
         raise ConfigError("override", text, "not key=value", "key=value, as in algorithm.step_size=0.1")
     try:
-        return key, _parsed("override", text, f"value: {value}")["value"]
+        values = _parsed("override", text, f"value: {value}")
     except ConfigError as error:
         raise error.of(key, value) from None
+    if len(values) > 1:
+        raise ConfigError(key, value, "further keys follow the value", "one value", "give each key an override")
+    return key, values["value"]
 
 
 def set_key(values: dict[str, Any], key: str, value: Any) -> None:

@@ -262,6 +262,11 @@ def test_a_file_that_is_no_job(tmp_path: Path, content: bytes, holds: str) -> No
     assert holds in refused(path)
 
 
+def test_an_override_has_one_value(job: Path) -> None:
+    assert refused(job, "seed=1\nname: x").startswith("seed=1 name: x: further keys follow the value")
+    assert read.load(job, ["algorithm={name: area,\n step_size: 3}"]).algorithm.step_size == 3  # type: ignore[attr-defined]
+
+
 def test_no_file(tmp_path: Path) -> None:
     assert "no such file" in refused(tmp_path / "no.yaml")
     assert "cannot be read: Is a directory" in refused(tmp_path)

@@ -20,7 +20,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.config import job as sections
 from mpifl.config import read, yaml_io
 from mpifl.config.job import Job
-from mpifl.config.packaged import JOBS, find_file
+from mpifl.config.packaged import JOBS, find_file, find_jobs
 from mpifl.config.read import job_from_dict, job_to_dict, load
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings
@@ -219,6 +219,8 @@ def test_jobs_of_the_package_are_found_unless_there_is_one_here(
     (tmp_path / "jobs").mkdir()
     text = (JOBS / "quickstart.yaml").read_text()
     (tmp_path / "jobs" / "quickstart.yaml").write_text(f"# mine\n{text.replace('name: quickstart', 'name: mine', 1)}")
+    (tmp_path / "jobs" / "first.yaml").write_text("problem: {clients: 2}\n")  # its first key
+    assert "jobs/first.yaml" in find_jobs()
     assert find_file("jobs/quickstart.yaml") == Path("jobs/quickstart.yaml")
     assert load("jobs/quickstart.yaml").name == "mine"
     assert printed("list", "jobs", "quickstart").out == "jobs/quickstart.yaml  mine\n"
