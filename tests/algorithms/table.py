@@ -303,8 +303,6 @@ on("T5", {**EQUALLY, "step_size": 0.01}, optimum, 3000, 0.02, note="asynchronous
 on("T6", {**EQUALLY, "step_size": 0.01, "local_steps": 8}, lambda p: drift(p, 0.01, 8), 1500, 0.05, note="asynchronous")
 
 # Without the bias: steps in proportion to the clients' times, to first order in the step.
-for rescale in ("rates", "times", "counts"):
-    on("T3 T4", {"name": "async-sgd", "step_size": 0.01, "rescale": rescale}, optimum, 3000, 0.02, note=rescale)
 on("T3 T4", {"name": "rescaled-asgd", "step_size": 0.01}, optimum, 3000, 0.02)
 # A delay of 4 is the slow client's largest.
 on("T3 T4", {"name": "ringmaster", "threshold": 4, "step_size": 0.01}, FAST.get, 2000, 0.02, note="all-applied")
