@@ -43,10 +43,10 @@ BOMBS = {
 def test_a_job_is_bounded(bomb: str, tmp_path: Path, refused: Callable[..., str]) -> None:
     text, says = BOMBS[bomb]
     (tmp_path / "job.yaml").write_text(f"{JOB}{text}\n")
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     line = refused("check", tmp_path / "job.yaml")
     assert says in line and len(line) < 9000
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
