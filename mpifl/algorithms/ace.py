@@ -5,8 +5,8 @@ in Asynchronous Federated Learning", 2025, arXiv 2511.19066; with `delay_thresho
 The paper's clients compute one gradient a contact; here they may take `local_steps`. The age of D_j is k - v_j, k the
 server's steps and v_j those when D_j was computed; the paper counts from a client's dispatch. With `fill: wait` the
 server takes no step until every client has sent an update from x_0; an arrival is answered, and its client may come
-again. The server keeps n vectors. A client that is lost before its first update is not in the mean; D_i of one that is
-lost later stays, or goes (`lost`).
+again. A client that is lost before its first update is then not in the mean. D_i of one that is lost later, or with
+`fill: zero`, stays, or goes (`lost`). The server keeps n vectors.
 """
 
 from __future__ import annotations
