@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 import time
 from collections import Counter
@@ -32,7 +33,8 @@ from mpifl.tools.studies.study import Study, StudyRun, identify, planned_stages
 from mpifl.tools.studies.study_slices import Part, index_lock
 
 WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
-TEMPORARIES = (f".{INDEX}.*", ".*.h5.*", ".*.yaml")  # unfinished index files and run files, jobs for a launcher
+# Unfinished index files and run files, and jobs for a launcher. The folder may hold hidden files of the user's own.
+TEMPORARIES = re.compile(rf"\.{re.escape(INDEX)}\..*|\..*-[0-9a-f]{{12}}\.(h5\..*|yaml)")
 STALE_AGE = 60.0  # s; the process that made an older temporary file was killed
 STATUSES = ("completed", "stopped", "waiting", "running", "interrupted", "failed", "damaged")
 
@@ -189,8 +191,8 @@ class Index:
 
     def remove_temporaries(self, age: float) -> None:
         """Removes what processes left that were killed while they created a file; age: of the youngest of these (s)."""
-        for pattern in TEMPORARIES:
-            for path in self.folder.glob(pattern):
+        for path in self.folder.iterdir():
+            if TEMPORARIES.fullmatch(path.name):
                 with suppress(OSError):
                     if time.time() - path.stat().st_mtime >= age:
                         path.unlink()
