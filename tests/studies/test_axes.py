@@ -76,6 +76,7 @@ def test_ranges_and_random_ones_which_are_of_their_law_and_repeat() -> None:
         ({"from": 2, "to": 1, "log": 3}, "not a valid range; expected a range such as {from: 0.001, to: 10, log: 9}"),
         ({"from": 0, "to": 1, "log": 3}, "axes.k.from=0: the range is log; expected a number above 0"),
         ({"from": 0, "to": 1, "linear": 0}, "a range such as "),
+        ({"from": 1, "to": 2, "log": True}, "a range such as "),
         ({"from": "a", "to": 1, "linear": 2}, "a range such as "),
         ({"zip": {"a": [1], "b": [1, 2]}}, "axes.k.zip=a has 1, b has 2: different numbers of values; expected the"),
         ({"zip": {}}, "{zip: {key: [...], key: [...]}}"),

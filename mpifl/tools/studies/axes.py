@@ -12,7 +12,7 @@ import difflib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,12 @@ def combinations(axes: Mapping[str, Any], seed: int = 0) -> list[Point]:
         axes: The section `axes` of a study.
         seed: Seed of the ranges that are drawn at random.
     """
-    choices = [axis_points(name, spec, seed) for name, spec in axes.items()]
+    return _product("axes", [axis_points(name, spec, seed) for name, spec in axes.items()])
+
+
+def _product(key: str, choices: Sequence[Sequence[Point]]) -> list[Point]:
     if (count := math.prod(map(len, choices))) > MAX_RUNS:
-        raise ConfigError("axes", f"{count} combinations", "too many", f"at most {MAX_RUNS:,}")
+        raise ConfigError(key, f"{count} combinations", "too many", f"at most {MAX_RUNS:,}")
     return [sum(combination, Point({}, {})) for combination in itertools.product(*choices)]
 
 
@@ -57,8 +60,8 @@ def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
     key = f"axes.{name}"
     if isinstance(spec, Mapping) and "zip" in spec:
         return _zipped(key, name, spec, seed)
-    if isinstance(spec, list) or _is_range(spec):
-        return [Point({name: label}, {name: value}) for label, value in _labelled(_values(key, name, spec, seed))]
+    if _is_swept(spec):
+        return _swept(key, name, spec, seed)
     if not isinstance(spec, Mapping):
         raise ConfigError(
             key, spec, "not a valid axis", "a list of values, a range, or labels with the keys that each of them sets"
@@ -70,21 +73,11 @@ def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
         if not isinstance(settings, Mapping | None):
             expected = "the keys that this label sets, as in {algorithm.step_size: 0.1}"
             raise ConfigError(f"{key}.{label}", settings, "not a section", expected)
-        points += _named(f"{key}.{label}", Point({name: str(label)}, {}), settings or {}, seed)
-    return points
-
-
-def _named(key: str, start: Point, settings: Mapping[str, Any], seed: int) -> list[Point]:
-    """One label of a named axis; a list or range inside it is swept."""
-    points = [start]
-    for name, value in settings.items():
-        if isinstance(value, list) or _is_range(value):
-            values = list(_labelled(_values(f"{key}.{name}", name, value, seed)))
-            if (count := len(points) * len(values)) > MAX_RUNS:
-                raise ConfigError(key, f"{count} combinations", "too many", f"at most {MAX_RUNS:,}")
-            points = [p + Point({name: label}, {name: each}) for p in points for label, each in values]
-        else:
-            points = [p + Point({}, {name: value}) for p in points]
+        choices = [[Point({name: str(label)}, {})]]
+        for each, value in (settings or {}).items():
+            constant = [Point({}, {each: value})]
+            choices.append(_swept(f"{key}.{label}.{each}", each, value, seed) if _is_swept(value) else constant)
+        points += _product(f"{key}.{label}", choices)
     return points
 
 
@@ -94,17 +87,16 @@ def _zipped(key: str, name: str, spec: Mapping[str, Any], seed: int) -> list[Poi
         raise ConfigError(
             key, json.dumps(spec, default=str), "not a section of lists", "{zip: {key: [...], key: [...]}}"
         )
-    columns = {k: _values(f"{key}.zip.{k}", k, values, seed) for k, values in keys.items()}
+    columns = {k: _swept(f"{key}.zip.{k}", k, values, seed) for k, values in keys.items()}
     if len({len(values) for values in columns.values()}) > 1:
         counts = ", ".join(f"{k} has {len(values)}" for k, values in columns.items())
         raise ConfigError(f"{key}.zip", counts, "different numbers of values", "the same number for each key")
-    labels = {k: [label for label, _ in _labelled(values)] for k, values in columns.items()}
-    rows = range(len(next(iter(columns.values()))))
-    return [Point({k: labels[k][row] for k in columns}, {k: columns[k][row] for k in columns}) for row in rows]
+    return [sum(row, Point({}, {})) for row in zip(*columns.values(), strict=True)]
 
 
-def _is_range(spec: Any) -> bool:
-    return isinstance(spec, Mapping) and {"from", "to"} <= set(spec)
+def _is_swept(spec: Any) -> bool:
+    """Whether it is a list or a range."""
+    return isinstance(spec, list) or (isinstance(spec, Mapping) and {"from", "to"} <= set(spec))
 
 
 def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
@@ -113,13 +105,13 @@ def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
         if not spec:
             raise ConfigError(key, "[]", "empty", "at least one value")
         return spec
-    spacing = set(spec) - {"from", "to"} if _is_range(spec) else set()
+    spacing = set(spec) - {"from", "to"} if _is_swept(spec) else set()
     if len(spacing) != 1 or not spacing <= set(SPACINGS):
         raise ConfigError(key, json.dumps(spec, default=str), "not a valid range", RANGE)
     (kind,) = spacing
     low, high, count = spec["from"], spec["to"], spec[kind]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
-    if not numbers or not -np.inf < low < high < np.inf or not isinstance(count, int) or count < 1:
+    if not numbers or not -np.inf < low < high < np.inf or type(count) is not int or count < 1:
         raise ConfigError(
             key, json.dumps(spec, default=str), "not a valid range", f"{RANGE}, from below to, the count at least 1"
         )
@@ -136,14 +128,21 @@ def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
     return [float(f"{value:.6g}") for value in (np.exp(drawn) if kind == "loguniform" else drawn).tolist()]
 
 
-def _labelled(values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Values with their labels: of a section its name if no other value has the same one, else all of it as JSON."""
+def _swept(key: str, name: str, spec: Any, seed: int) -> list[Point]:
+    """A point for each value of a list or a range. Raises ConfigError.
+
+    A section is labelled by its name if no other value has the same one, else by all of it as JSON.
+    """
+    values = _values(key, name, spec, seed)
     names = [value.get("name") if isinstance(value, Mapping) else None for value in values]
-    for value, name in zip(values, names, strict=True):
-        if isinstance(value, Mapping | list):
-            yield (name if name is not None and names.count(name) == 1 else json.dumps(value)), value
-        else:
-            yield value, value
+    points = []
+    for value, label in zip(values, names, strict=True):
+        if not isinstance(value, Mapping | list):
+            label = value
+        elif label is None or names.count(label) > 1:
+            label = json.dumps(value)
+        points.append(Point({name: label}, {name: value}))
+    return points
 
 
 def without_excluded(points: Sequence[Point], exclude: Sequence[Mapping[str, Any]]) -> list[Point]:
