@@ -10,7 +10,7 @@ from tabulate import tabulate
 import mpifl
 from mpifl.tools.reproduce.items import Item
 from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.select import is_deciding, without_rejected
+from mpifl.tools.studies.select import without_rejected
 
 TEXT = """An update with all devices is w - sum p_k A_k grad f(w), and near a minimum it is stable while no eigenvalue
 of I - sum p_k A_k Hbar is below -1 (FEDDANE.2). With M gradient steps eta, A_k is eta sum_j (I - eta (H_k + mu I))^j
@@ -22,8 +22,9 @@ def table(item: Item, out: Path) -> str:
     """Markdown: the least eigenvalues at the last model of a run of FedDANE with the selected mu, for each data set."""
     rows: dict[str, list[str]] = {}
     for run in without_rejected(item.study, Index(item.study)).runs:
-        data, deciding = str(run.labels["data"]), is_deciding(run, item.study.options.select)
-        if run.labels["method"] == "FedDANE" and not deciding and data not in rows and run.path.exists():
+        data, select = str(run.labels["data"]), item.study.options.select
+        reported = select is None or select.reports(run.seed)
+        if run.labels["method"] == "FedDANE" and reported and data not in rows and run.path.exists():
             with mpifl.open_run(run.path) as file:
                 as_run, exact = least_eigenvalues(run.job, np.asarray(file.model))
             rows[data] = [data, str(run.seed), f"{run.labels['algorithm.mu']:g}", f"{as_run:.2f}", f"{exact:.1f}"]

@@ -38,9 +38,8 @@ from mpifl.tools.reproduce.values import (
     units,
 )
 from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.score import is_deciding
 from mpifl.tools.studies.select import reported_groups, selected_labels, without_rejected
-from mpifl.tools.studies.study import Study, StudyRun
+from mpifl.tools.studies.study import Study
 from mpifl.tools.studies.sweep import format_duration
 
 MAX_BANDS = 4  # a panel with more curves has no bands
@@ -73,7 +72,7 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
         head = [f"# {options.title}", options.about.strip(), _made_by(paper, items[0])]
         written.append(_write(out / f"{paper}.md", [*head, *table, *blocks, options.missing.strip()]))
     for item in own:
-        if not whole or _reported_runs(item):
+        if not whole or _has_results(*_needed(item)):
             path = out / f"{item.name.replace('/', '-')}.md"
             written.append(_write(path, list(item_blocks(item, out, 1, True, []))))
     return written
@@ -91,13 +90,12 @@ def _made_by(name: str, item: Item) -> str:
 
 def item_blocks(item: Item, out: Path, level: int, made_by: bool, claims: list[list[str]]) -> Iterator[str]:
     """The blocks of an item's section. Its figures go to the folder `out`, rows of claims into the list `claims`."""
-    needed = without_rejected(item.study, Index(item.study))
-    index = Index(needed)
+    needed, index = _needed(item)
     yield f"{'#' * level} {item.page.title}"
     yield item.page.about.strip()
     if made_by:
         yield _made_by(item.name, item)
-    elif not _reported_runs(item):
+    elif not _has_results(needed, index):
         yield f"Not run: {_missing_names(item) or 'no run that is reported is completed'}."
         if item.cells and item.page.spread is None:
             yield from _comparison(item, [])
@@ -136,11 +134,17 @@ def _missing_names(item: Item) -> str:
     return names and f"these data are missing: {names}"
 
 
-def _reported_runs(item: Item) -> list[StudyRun]:
-    """The completed runs of an item that are trials that are reported."""
+def _needed(item: Item) -> tuple[Study, Index]:
+    """The runs that the page of an item needs."""
     needed = without_rejected(item.study, Index(item.study))
-    entries, select = Index(needed).entries, needed.options.select
-    return [r for r in needed.runs if entries[r.identity].status == "completed" and not is_deciding(r, select)]
+    return needed, Index(needed)
+
+
+def _has_results(study: Study, index: Index) -> bool:
+    """Whether a run that is reported is completed."""
+    select = study.options.select
+    reported = [run for run in study.runs if select is None or select.reports(run.seed)]
+    return any(index.entries[run.identity].status == "completed" for run in reported)
 
 
 def _null_models(groups: Sequence[Group], null: Sequence[Path]) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, format_value, load_trial
 from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.score import is_deciding, largest_is_best, score
 from mpifl.tools.studies.search import Search, end_of, interval_of, rungs_of
 from mpifl.tools.studies.study import Select, Study, StudyRun
 
@@ -76,14 +75,15 @@ class _Bracket:
         """The runs that decide at a rung, up to there; none where there is no such rung."""
         if rung >= len(self.rungs):
             return []
-        return [up_to(run, self.rungs[rung].end) for runs in self.left for run in runs if self._decides(run)]
+        deciding = [run for runs in self.left for run in runs if self._select.decides(run.seed)]
+        return [up_to(run, self.rungs[rung].end) for run in deciding]
 
     def choose(self, rung: int) -> None:
         """Keeps the best combinations for the next rung. Those that failed or diverged before this one are the last."""
         if rung < len(self.rungs):
             self.passed = rung + 1
             following = self.rungs[rung + 1].combinations if rung + 1 < len(self.rungs) else self._select.count
-            sign = -1 if largest_is_best(self._select) else 1
+            sign = -1 if self._select.largest_is_best else 1
             scores = [sign * self._score(runs, self.rungs[rung].end) for runs in self.left]
             finite = [k for k, value in enumerate(scores) if np.isfinite(value)]
             self.left = [self.left[k] for k in sorted(finite, key=scores.__getitem__)[:following]]
@@ -93,15 +93,12 @@ class _Bracket:
         found = [", ".join(format_value(runs[0].labels.get(key)) for key in self._select.keys) for runs in self.left]
         return " and ".join(found) or "none"
 
-    def _decides(self, run: StudyRun) -> bool:
-        return self._select.seeds is None or is_deciding(run, self._select)
-
     def _score(self, runs: Sequence[StudyRun], end: float) -> float:
         try:
-            trials = [_trial(run, self._select.by, end) for run in runs if self._decides(run)]
+            trials = [_trial(run, self._select.by, end) for run in runs if self._select.decides(run.seed)]
         except ConfigError:  # a run failed before it had a file
             return nan
-        return score(Group({}, trials), self._select)
+        return self._select.score(Group({}, trials))
 
 
 def up_to(run: StudyRun, end: float) -> StudyRun:

@@ -21,7 +21,6 @@ from mpifl.tools.analysis.report import few, report_groups
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, short_names
 from mpifl.tools.studies.halving import settle
 from mpifl.tools.studies.index import Index
-from mpifl.tools.studies.score import is_deciding, largest_is_best, score
 from mpifl.tools.studies.study import Select, Study, StudyRun, describe
 
 
@@ -70,33 +69,26 @@ def _key(run: StudyRun) -> str:
 
 def _failed(study: Study, index: Index, select: Select) -> dict[str, StudyRun]:
     """A failed deciding run by its labels, as JSON: the trials that did not fail would bias the mean."""
-    deciding = [run for run in study.runs if select.seeds is None or run.seed in select.seeds]
+    deciding = [run for run in study.runs if select.decides(run.seed)]
     return {_key(run): run for run in deciding if index.entries[run.identity].status == "failed"}
 
 
-def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
-    """The groups that the rule selects, with all their trials."""
-    return [groups[k] for k in selected_indices(groups, select)]
-
-
-def selected_indices(groups: Sequence[Group], select: Select, unreported: bool = False) -> list[int]:
-    """The indices of the groups that the rule selects, for each combination of the other axes in their order.
+def select_groups(groups: Sequence[Group], select: Select, unreported: bool = False) -> list[Group]:
+    """The groups that the rule selects, with all their trials, for each combination of the other axes in their order.
 
     Groups are compared by the metric's mean over the deciding trials. A group is not selected if that mean is not
     finite, or unless `unreported` if the group has no trial to report.
     """
     over = selected_labels(groups, select)
-    places = {id(group): k for k, group in enumerate(groups)}
-    chosen: list[int] = []
+    chosen: list[Group] = []
     for candidates in by_other_labels(groups, over):
         able = [group for group in candidates if unreported or reported_trials(group, select).trials]
-        scores = {id(group): score(group, select) for group in able}
-        finite = [group for group in candidates if np.isfinite(scores.get(id(group), np.nan))]
+        scored = [(score, k) for k, group in enumerate(able) if np.isfinite(score := select.score(group))]
         if select.rule == "largest-finite":  # a method without the key has one candidate, without a value
-            finite.sort(key=lambda group: -max(float(group.labels.get(label) or 0) for label in over))
+            scored.sort(key=lambda pair: -max(float(able[pair[1]].labels.get(label) or 0) for label in over))
         else:
-            finite.sort(key=lambda group: scores[id(group)] * (1 if select.rule == "min" else -1))
-        chosen += sorted(places[id(group)] for group in finite[: select.count])
+            scored.sort(key=lambda pair: pair[0] if select.rule == "min" else -pair[0])
+        chosen += [able[k] for k in sorted(k for _, k in scored[: select.count])]
     return chosen
 
 
@@ -116,15 +108,14 @@ def without_rejected(study: Study, index: Index) -> Study:
         return study
     failed = _failed(study, index, select)
     able = {key: group for key, group in study_groups(study, index)[0].items() if key not in failed}
-    chosen = selected_indices(list(able.values()), select, unreported=True)
-    keys = {key for k, key in enumerate(able) if k in chosen}
-    return replace(study, runs=tuple(run for run in study.runs if is_deciding(run, select) or _key(run) in keys))
+    chosen = {id(group) for group in select_groups(list(able.values()), select, unreported=True)}
+    keys = {key for key, group in able.items() if id(group) in chosen}
+    return replace(study, runs=tuple(run for run in study.runs if select.decides(run.seed) or _key(run) in keys))
 
 
 def reported_trials(group: Group, select: Select) -> Group:
     """The group without the trials that decide what is selected."""
-    trials = [trial for trial in group.trials if select.seeds is None or trial.seed not in select.seeds]
-    return replace(group, trials=trials)
+    return replace(group, trials=[trial for trial in group.trials if select.reports(trial.seed)])
 
 
 def describe_selection(select: Select) -> str:
@@ -155,9 +146,9 @@ def best_groups(groups: Sequence[Group], select: Select, axis: str) -> list[int]
     compared = {label_of(axis, [label for group in groups for label in group.labels]), *selected_labels(groups, select)}
     best: list[int] = []
     for members in by_other_labels(groups, compared):
-        scores = {id(group): value for group in members if np.isfinite(value := score(group, select))}
+        scores = {id(group): value for group in members if np.isfinite(value := select.score(group))}
         if len(members) > 1 and scores:
-            top = max(scores.values()) if largest_is_best(select) else min(scores.values())
+            top = max(scores.values()) if select.largest_is_best else min(scores.values())
             best += [identity for identity, value in scores.items() if value == top]
     return [k for k, group in enumerate(groups) if id(group) in best]
 
@@ -270,7 +261,7 @@ def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, 
     if whole:
         marked = [k for k, group in enumerate(shown) if any(group is one for one in chosen)]
         return Reported(candidates, notes, marked, "Marked: what the rule selects.", candidates)
-    extreme = "largest" if largest_is_best(select) else "smallest"
+    extreme = "largest" if select.largest_is_best else "smallest"
     best = f"the {extreme} mean {select.by} at {_evaluation(select)} (over the same trials)"
     mark = f"Marked: {best} among the rows that differ in {axis}."
     groups = [reported_trials(group, select) for group in chosen]

@@ -22,7 +22,7 @@ from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS
 from mpifl.rng import stream
-from mpifl.tools.analysis.trials import by_other_labels
+from mpifl.tools.analysis.trials import Group, by_other_labels
 from mpifl.tools.studies.axes import MAX_RUNS, Point, combinations, without_excluded
 from mpifl.tools.studies.search import Search, Stage, check_job, end_of, rungs_of, stages_of
 from mpifl.transport.layout import Layout
@@ -35,6 +35,7 @@ OF_THE_STUDY = {  # keys of a job that a study sets in each run
     "overwrite": "a sweep replaces a run file only by that of the same run",
 }
 TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # metrics of test rows begin with these
+HIGHER_IS_BETTER = "validation_accuracy"  # of the metrics that may select
 MAX_NAME = 120  # bytes of a run file's name in front of the identity
 RUN_FILE = re.compile(r".*-([0-9a-f]{12})\.h5")
 
@@ -73,12 +74,33 @@ class Select(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rule is None:
-            object.__setattr__(self, "rule", "max" if self.by == "validation_accuracy" else "min")
+            object.__setattr__(self, "rule", "max" if self.by == HIGHER_IS_BETTER else "min")
 
     @property
     def keys(self) -> list[str]:
         """The axes or keys of `over`."""
         return [self.over] if isinstance(self.over, str) else self.over
+
+    @property
+    def largest_is_best(self) -> bool:
+        """Whether a large score is a good one."""
+        return self.by == HIGHER_IS_BETTER if self.rule == "largest-finite" else self.rule == "max"
+
+    def decides(self, seed: int) -> bool:
+        """Whether trials of this seed decide what is selected."""
+        return self.seeds is None or seed in self.seeds
+
+    def reports(self, seed: int) -> bool:
+        """Whether trials of this seed are reported."""
+        return self.seeds is None or seed not in self.seeds
+
+    def score(self, group: Group) -> float:
+        """The mean of the metric over the trials that decide; NaN where one of them has none."""
+        best = np.fmax.reduce if self.by == HIGHER_IS_BETTER else np.fmin.reduce  # both ignore NaN
+        known = [trial.evaluations[self.by].to_numpy() for trial in group.trials if self.decides(trial.seed)]
+        if not known or not all(map(len, known)):
+            return np.nan
+        return float(np.mean([float(values[-1] if self.at == "last" else best(values)) for values in known]))
 
 
 @dataclass(frozen=True)

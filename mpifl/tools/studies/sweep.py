@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -20,7 +20,6 @@ from mpifl.tools.studies.compute import Finished, compute, end_group, find_launc
 from mpifl.tools.studies.halving import search, settle
 from mpifl.tools.studies.index import STALE_AGE, Index, can_resume
 from mpifl.tools.studies.processes import processes as new_processes
-from mpifl.tools.studies.score import is_deciding
 from mpifl.tools.studies.select import without_rejected
 from mpifl.tools.studies.study import Study, StudyRun, describe
 from mpifl.tools.studies.study_slices import Part, locked
@@ -118,7 +117,7 @@ def _compute_all(
 
 def sweep_selected(
     study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None,
-    here: Container[str] | None = None,
+    here: Set[str] | None = None,
 ) -> Index:  # fmt: skip
     """Runs what a report of the study needs: where `select.seeds` decides, those seeds first, then the others of what
     they select; returns the index of the runs that are needed.
@@ -126,14 +125,12 @@ def sweep_selected(
     here: identities of the runs that may be computed; None: all. The other arguments are those of `sweep`.
     """
     select = study.options.select
+    mine = {run.identity for run in study.runs} if here is None else here
     if select is None or select.seeds is None:
-        return sweep(study, processes, progress, only=lambda run: here is None or run.identity in here)
-    deciding = {
-        run.identity for run in study.runs if is_deciding(run, select) and (here is None or run.identity in here)
-    }
-    sweep(study, processes, progress, only=lambda run: run.identity in deciding)
+        return sweep(study, processes, progress, only=lambda run: run.identity in mine)
+    sweep(study, processes, progress, only=lambda run: run.identity in mine and select.decides(run.seed))
     needed = without_rejected(study, Index(study))
-    kept = {run.identity for run in needed.runs if here is None or run.identity in here}
+    kept = mine & {run.identity for run in needed.runs}
     sweep(study, processes, progress, only=lambda run: run.identity in kept)
     return Index(needed)
 
