@@ -142,6 +142,9 @@ def test_the_part_of_an_item_whose_data_are_there_is_run(
     text = (tmp_path / "tiny-part.md").read_text()
     assert "1 of 2 runs, 1 trial in each row" in text and "These data are missing: femnist." in text
     assert "| digits |" in text and "| FEMNIST |" not in text
+    (paper / "part.yaml").write_text(study.replace("title: Part", "title: Part, measures: {}"))
+    assert main(["reproduce", str(paper / "part.yaml"), "--no-runs", "--out", str(tmp_path)]) == 0
+    assert "| digits |" not in (tmp_path / "tiny-part.md").read_text(), "a page without measures has no table of them"
 
 
 def test_trials_on_the_command_line_keep_what_they_vary(paper: Path) -> None:

@@ -261,6 +261,7 @@ MISTAKES = [
     ("table1", "published: Table 1", "published: Table 2", "expected one of its items"),
     ("table1", TITLE, "titel: Table 1", "page.titel=Table 1: no such key; the nearest is title"),
     ("paper", "within: range", "within: rang", "page.measures.accuracy.within=rang"),
+    ("paper", "accuracy: 0.5", "accuracy: rang", "page.strict[0].within.accuracy=rang: not valid; expected range or a"),
     ("paper", "metric: train_loss", "metric: train_los", "page.measures=train_los: no such metric"),
     ("paper", "items: [table1]", "item: [table1]", "item="),
     ("table1", TITLE, f"{TITLE}\n  spread: splitt", "page.spread=splitt: no such axis; expected one of method"),
@@ -307,9 +308,12 @@ def test_the_folder_of_the_page_is_checked_before_the_runs(
     assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / "runs").exists()
 
 
-def test_a_published_cell_without_runs_is_refused(runs: Path) -> None:
+def test_a_published_cell_without_runs_or_labels_is_refused(runs: Path) -> None:
     publish(runs, {("SCAFFOLD", "accuracy"): (90, 80, 95)})
     with pytest.raises(ConfigError, match=r"0 combinations of the study's axes have these labels; expected one"):
+        load_items(str(runs / "table1.yaml"))
+    (runs.parent / "published.csv").write_text(f"{HEAD}\ntiny,Table 1\n")
+    with pytest.raises(ConfigError, match=r"published=.*: a cell is ''; expected labels"):
         load_items(str(runs / "table1.yaml"))
 
 
@@ -345,8 +349,13 @@ def test_every_published_number_is_shown_by_an_item(items: dict[str, tuple[Paper
     assert stored == {(paper, i.page.published) for paper, (_, each) in items.items() for i in each if i.cells}
 
 
-def test_the_page_of_a_paper_whose_items_have_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_paper_whose_items_have_no_runs(
+    tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An item is one item, also beside a folder of its name."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "area" / "table3").mkdir(parents=True)
+    assert "no run in results/area-table3 is completed" in refused("reproduce", "area/table3", "--no-runs")
     assert main(["reproduce", "area", "--no-runs", "--trials", "1"]) == 0
     text = (tmp_path / "results" / "reproduce" / "area.md").read_text()
     assert text.count("Not run: ") == 9 and text.count("## ") == 11 and "61.16 (52.75-66.46)" in text

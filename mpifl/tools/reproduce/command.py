@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from mpifl.errors import ConfigError, RunFailed
-from mpifl.tools.reproduce.items import data_of, list_items, load_block, load_items, missing_data
+from mpifl.errors import ConfigError, RunFailed, as_unwritable
+from mpifl.tools.reproduce.items import data_of, find_paper, list_items, load_block, load_items, missing_data
 from mpifl.tools.reproduce.page import write_pages
 from mpifl.tools.studies.sweep import dry_run, final_line, sweep_selected
 
@@ -42,7 +42,7 @@ def reproduce(
     """
     options, items = load_items(name, overrides)
     check_out(out)
-    whole = not (Path(name).suffix or "/" in name.rstrip("/")) or Path(name).is_dir()
+    whole = find_paper(name)[1] is None
     for item in items:
         for block in item.page.blocks:
             load_block(item, block)
@@ -60,12 +60,8 @@ def reproduce(
             index = sweep_selected(item.study, processes, progress, here)
             lines.append(final_line(index))
             failed += index.counts()["failed"]
-    try:
+    with as_unwritable("--out", out):
         lines.append(f"wrote {', '.join(map(str, write_pages(options, items, out, whole)))}")
-    except OSError as error:
-        raise ConfigError(
-            "--out", out, f"cannot be written: {error.strerror or error}", "a folder that can be written"
-        ) from error
     if failed:
         raise RunFailed("; ".join([f"{failed} runs failed", *lines]))
     return "\n".join(lines)

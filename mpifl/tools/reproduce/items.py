@@ -72,16 +72,7 @@ def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, 
         name: The name, or the path of a study file or of a folder with a paper.yaml.
         overrides: `key=value` of the studies.
     """
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml") or (path / PAPER).is_file():
-        folder, wanted = (path, None) if path.is_dir() else (path.parent, path.stem)
-    else:
-        paper, _, item = name.partition("/")
-        folder, wanted = JOBS / paper, item or None
-        if paper not in papers() or (wanted and wanted not in item_names(read_paper(folder)[0])):
-            raise ConfigError(
-                "reproduce", name, "no such item or paper", "one that `mpifl reproduce` lists, or a STUDY.yaml"
-            )
+    folder, wanted = find_paper(name)
     options, defaults = read_paper(folder)
     if wanted is None and not options.items:
         raise ConfigError("items", "[]", "empty", f"the names of at least one study file of {folder}, without .yaml")
@@ -91,6 +82,18 @@ def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, 
     return options, [
         load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else item_names(options))
     ]
+
+
+def find_paper(name: str) -> tuple[Path, str | None]:
+    """The folder of a paper, and the item that the name means; None: all of them. Raises ConfigError."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or (path / PAPER).is_file():
+        return (path, None) if path.is_dir() else (path.parent, path.stem)
+    paper, _, item = name.partition("/")
+    if paper not in papers() or (item and item not in item_names(read_paper(JOBS / paper)[0])):
+        expected = "one that `mpifl reproduce` lists, or a STUDY.yaml"
+        raise ConfigError("reproduce", name, "no such item or paper", expected)
+    return JOBS / paper, item or None
 
 
 def item_names(options: PaperOptions) -> list[str]:

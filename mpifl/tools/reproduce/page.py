@@ -309,10 +309,9 @@ def describe(cell: Cell) -> str:
 
 # -- tables and figures ------------------------------------------------------------------------------------------------
 def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
-    shown = find(groups, table.where)
-    if not shown:
+    shown, names = find(groups, table.where), table.measures or list(item.page.measures)
+    if not shown or not names:
         return
-    names = table.measures or list(item.page.measures)
     rows: dict[str, dict[str, str]] = {}
     selected = _selected(item, groups) if table.columns else []
     over = item.page.measures[names[0]].over

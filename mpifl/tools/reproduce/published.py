@@ -67,7 +67,7 @@ def read_published(path: Path, paper: str, item: str) -> list[Cell]:
     cells: dict[str, Cell] = {}
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, restval="")
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 raise ConfigError("published", path, "other columns", f"a table with the columns {','.join(COLUMNS)}")
             for row in reader:

@@ -215,6 +215,9 @@ def _check(page: Page) -> None:
                 f"strict[{k}].within", strict.within, "not a section", "rules by measure: {accuracy: 1.0}"
             )
         _check_measures(page, f"strict[{k}].within", list(strict.within))
+        for name, rule in strict.within.items():
+            if rule != "range" and (isinstance(rule, bool) or not isinstance(rule, int | float) or not rule > 0):
+                raise ConfigError(f"strict[{k}].within.{name}", rule, "not valid", "range or a number above 0")
     for k, table in enumerate(page.tables):
         _check_labels(f"tables[{k}].where", table.where, optional=True)
         _check_measures(page, f"tables[{k}].measures", table.measures)
