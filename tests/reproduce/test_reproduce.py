@@ -22,12 +22,13 @@ from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis.trials import Group, Trial, load_trial
 from mpifl.tools.reproduce.claims import judge_difference, judge_means, seeds_to_decide
-from mpifl.tools.reproduce.items import JOBS, Item, PaperOptions, load_items, papers, study_labels
+from mpifl.tools.reproduce.items import JOBS, Item, PaperOptions, load_items, papers
 from mpifl.tools.reproduce.page import format_summary
 from mpifl.tools.reproduce.published import Value, z_score
 from mpifl.tools.reproduce.spec import Claim, Measure
 from mpifl.tools.reproduce.spread import components, spread_section
 from mpifl.tools.reproduce.values import Difference, Summary, mean_curve, paired, summarise, trial_value
+from mpifl.tools.studies.select import combinations_of
 from tests.studies.conftest import BASE
 
 STUDY = """
@@ -332,7 +333,7 @@ def test_every_item_resolves(
     """Each item has its jobs, page, published cells and claims; the overview has one row for each of them."""
     every = [item for _, each in items.values() for item in each]
     for item in every:
-        assert item.study.runs and 2 * len(study_labels(item.study)) == len(item.study.runs), item.name
+        assert item.study.runs and 2 * len(combinations_of(item.study)) == len(item.study.runs), item.name
         assert item.page.minutes, item.name
     monkeypatch.setattr("mpifl.tools.reproduce.items.load_items", items.__getitem__)  # loading them is what takes time
     assert main(["reproduce"]) == 0

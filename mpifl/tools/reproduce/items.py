@@ -17,10 +17,11 @@ from mpifl.config.schema import Reader
 from mpifl.config.types import Config
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis.options import METRICS
-from mpifl.tools.analysis.trials import short_names
+from mpifl.tools.analysis.trials import Group
 from mpifl.tools.reproduce.published import FILE, Cell, read_published
 from mpifl.tools.reproduce.spec import Page, read_page
-from mpifl.tools.reproduce.values import axis_of, find_labels
+from mpifl.tools.reproduce.values import axis_of, find
+from mpifl.tools.studies.select import combinations_of
 from mpifl.tools.studies.study import Study, load_study
 
 PAPER = "paper.yaml"
@@ -126,10 +127,10 @@ def load_item(folder: Path, name: str, defaults: Any, overrides: Sequence[str] =
 
 def _check_cells(study: Study, page: Page, cells: Sequence[Cell]) -> None:
     """Every published cell is one combination of the axes, and every claim compares combinations that exist."""
-    labels = study_labels(study)
+    groups = combinations_of(study)
     for cell in cells:
-        found = find_labels(labels, cell.labels)
-        rest = {repr({k: v for k, v in each.items() if k != axis_of(each, page.spread or "")}) for each in found}
+        found = find(groups, cell.labels)
+        rest = {repr(group.without(axis_of(group.labels, page.spread or "")).labels) for group in found}
         if len(rest) != 1:
             wrong, expected = f"{len(rest)} combinations of the study's axes have these labels", "one"
             raise ConfigError("page.published", "; ".join(f"{k}={v}" for k, v in cell.labels.items()), wrong, expected)
@@ -138,17 +139,17 @@ def _check_cells(study: Study, page: Page, cells: Sequence[Cell]) -> None:
             raise ConfigError("page.published", unknown[0], "no such measure", f"one of {', '.join(page.measures)}")
     for k, claim in enumerate(page.claims):
         for side in (claim.left, *(claim.right if isinstance(claim.right, list) else [claim.right])):
-            if not isinstance(side, int | float) and not find_labels(labels, side):
+            if not isinstance(side, int | float) and not find(groups, side):
                 raise ConfigError(f"page.claims[{k}]", side, "no combination has these", "labels of the study's axes")
         for value in claim.values:
-            if not find_labels(labels, {str(claim.each): value}):
+            if not find(groups, {str(claim.each): value}):
                 raise ConfigError(
                     f"page.claims[{k}].values", value, f"{claim.each} has no such value", "one of its values"
                 )
-    _check_names(study, page, labels)
+    _check_names(study, page, groups)
 
 
-def _check_names(study: Study, page: Page, labels: Sequence[dict[str, Any]]) -> None:
+def _check_names(study: Study, page: Page, groups: Sequence[Group]) -> None:
     """The metrics and axes that the page names exist."""
     own = {name for run in study.runs for name in run.job.evaluate.metrics}
     metrics = ["time", "updates", "version", *METRICS, *sorted(own)]
@@ -165,21 +166,14 @@ def _check_names(study: Study, page: Page, labels: Sequence[dict[str, Any]]) -> 
     axes += [(f"page.measures.{name}.over", measure.over or None) for name, measure in page.measures.items()]
     axes += [(f"page.claims[{k}].each", claim.each) for k, claim in enumerate(page.claims)]
     for key, axis in axes:
-        if axis is not None and not any(axis_of(each, axis) for each in labels):
-            known = ", ".join(dict.fromkeys(name for each in labels for name in each))
+        if axis is not None and not any(axis_of(group.labels, axis) for group in groups):
+            known = ", ".join(dict.fromkeys(name for group in groups for name in group.labels))
             raise ConfigError(key, axis, "no such axis", f"one of {known}")
     shown = [(f"page.tables[{k}].where", table.where) for k, table in enumerate(page.tables)]
     shown += [(f"page.figures[{k}].where", figure.where) for k, figure in enumerate(page.figures)]
     for key, where in shown:
-        if where and not find_labels(labels, where):
+        if not find(groups, where):
             raise ConfigError(key, where, "no combination has these", "labels of the study's axes")
-
-
-def study_labels(study: Study) -> list[dict[str, Any]]:
-    """The labels of the study's combinations, under the short names of tables."""
-    unique = {repr(run.labels): run.labels for run in study.runs}
-    names = short_names(list(dict.fromkeys(label for labels in unique.values() for label in labels)))
-    return [{name: labels.get(label) for label, name in names.items()} for labels in unique.values()]
 
 
 def list_items() -> Iterator[dict[str, Any]]:

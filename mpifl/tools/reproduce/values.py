@@ -271,8 +271,3 @@ def label_text(value: Any) -> str:
 def find(groups: Sequence[Group], wanted: Mapping[str, Any] | None) -> list[Group]:
     """The groups with these labels."""
     return [group for group in groups if matches(group.labels, wanted)]
-
-
-def find_labels(labels: Sequence[dict[str, Any]], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The labels that match the wanted ones."""
-    return [each for each in labels if matches(each, wanted)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -179,11 +179,16 @@ def compare_study(study: Study, options: CompareOptions) -> Comparisons:
     return compare_groups(found.groups, options, notes)
 
 
-def _stopped(study: Study, index: Index) -> list[Group]:
-    """The combinations that a search has stopped, without their trials: they belong to the grid of those selected."""
+def combinations_of(study: Study, only: Callable[[StudyRun], bool] = lambda run: True) -> list[Group]:
+    """The combinations of a study under the short names of tables, without trials; only: those of these runs."""
     names = short_names(list(dict.fromkeys(label for run in study.runs for label in run.labels)))
-    runs = {_key(run): run for run in study.runs if index.entries[run.identity].status == "stopped"}
+    runs = {_key(run): run for run in study.runs if only(run)}
     return [Group({name: run.labels.get(label) for label, name in names.items()}, []) for run in runs.values()]
+
+
+def _stopped(study: Study, index: Index) -> list[Group]:
+    """The combinations that a search has stopped: they belong to the grid of those selected."""
+    return combinations_of(study, lambda run: index.entries[run.identity].status == "stopped")
 
 
 def _incomplete(study: Study, index: Index) -> list[Incomplete]:
