@@ -584,7 +584,7 @@ def test_show_a_folder_with_a_damaged_index(text: str, printed: Callable[..., An
     assert printed("report", tmp_path, code=2).err.splitlines()[-1].startswith("mpifl: run file=")
 
 
-def test_a_report_names_a_damaged_run_and_shows_the_others(
+def test_a_report_and_a_list_name_damaged_runs_and_show_the_others(
     swept: Path, tmp_path: Path, printed: Callable[..., Any]
 ) -> None:
     shutil.copytree(swept.parent, tmp_path / "copy")
@@ -596,6 +596,7 @@ def test_a_report_names_a_damaged_run_and_shows_the_others(
     out = printed("report", *words).out
     assert first.name in out and second.name in out and "\nFedAvg " in out
     assert out.count("Left out: run file=") == 2 and "2 damaged" in out
+    assert "4 runs: 2 completed, 2 damaged" in printed("show", tmp_path / "copy" / "out").out
 
 
 def variable_once(path: Path, name: str) -> str | None:

@@ -126,7 +126,7 @@ class Index:
         """The entry with the status that its run file shows."""
         if stamp is None:
             return replace(entry, status="failed" if entry.error else "waiting")
-        status, seconds, config = _file_status(run.path, with_config=True)
+        status, seconds, config = _file_status(run.path)
         reached = None
         if self._ends and config is not None:  # the file's job may have an earlier stop
             reached, config = _reached(run, status, config), {**config, "stop": read.job_to_dict(run.job)["stop"]}
@@ -292,7 +292,7 @@ def _reached(run: StudyRun, status: str, config: Mapping[str, Any]) -> float | N
 def keep_damaged(job: Job, ranks: int) -> None:
     """Renames the run file of a job where it cannot be read, or is of another job: the name is for the job's run."""
     path = Path(job.output)
-    status, _, config = _file_status(path, with_config=True)
+    status, _, config = _file_status(path)
     if status != "waiting" and (config is None or not _is_of(job, ranks, config)):
         path.rename(spare_name(path, "damaged"))
 
@@ -355,15 +355,14 @@ def count_text(entries: Iterable[Entry]) -> str:
     return ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
 
 
-def _file_status(path: Path, with_config: bool = False) -> tuple[str, float | None, dict[str, Any] | None]:
-    """The status that a run file shows, the wall time of the run (s) and, if asked, its job."""
+def _file_status(path: Path) -> tuple[str, float | None, dict[str, Any] | None]:
+    """The status that a run file shows, the wall time of the run (s) and its job."""
     if not os.path.lexists(path):
         return "waiting", None, None
     try:
         with open_run(path) as file:
             seconds = float(file.attrs.get("wall_seconds", math.nan))
-            status, host, alive = file.status, file.host, file.is_alive
-            config = dict(file.config) if with_config else None
+            status, host, alive, config = file.status, file.host, file.is_alive, dict(file.config)
     except ConfigError:
         return "damaged", None, None
     # The lock is tried only now: HDF5 locks a file that it reads, unless a writer has it open or left it open.
