@@ -23,8 +23,8 @@ def filled(page: Path) -> str:
     """The text of a page with its generated parts made anew."""
 
     def made(part: re.Match[str]) -> str:
-        text = api(part[3]) if part[2] == "api" else getattr(tables, part[2])()
-        return f"{part[1]}\n{text}\n\n{part[4]}"
+        function = api if part[2] == "api" else getattr(tables, part[2])
+        return f"{part[1]}\n{function(part[3]) if part[3] else function()}\n\n{part[4]}"
 
     return PART.sub(made, page.read_text(encoding="utf-8"))
 

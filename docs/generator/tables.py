@@ -13,7 +13,7 @@ import numpy as np
 
 from mpifl import cli
 from mpifl.checkpoint.snapshot import SCALARS, ServerSnapshot, UpdateSnapshot
-from mpifl.config.job import Checkpoint, Clock, Evaluate, Job, Stop
+from mpifl.config.job import Job
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
@@ -24,7 +24,7 @@ from mpifl.tools.studies.study import StudyOptions
 from mpifl.tools.submit.site import Site
 
 Row = tuple[str, str, str, str]
-SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}
+SECTIONS = ("clock", "stop", "evaluate", "checkpoint", "keep", "faults", "memory")
 
 
 # -- the job file ------------------------------------------------------------------------------------------------------
@@ -38,8 +38,8 @@ def problem() -> str:
 
 
 def sections() -> str:
-    """clock, stop, evaluate, checkpoint, keep, faults, memory: a heading and a table each."""
-    found = {**SECTIONS, **{name: hints(Job)[name] for name in ("keep", "faults", "memory")}}
+    """A heading and a table for each of SECTIONS."""
+    found = {name: hints(Job)[name] for name in SECTIONS}
     return "\n\n".join(
         f"## `{name}`\n\n{_summary(cls)}\n\n{_table(_rows(cls, prefix=f'{name}.'))}" for name, cls in found.items()
     )
@@ -47,12 +47,7 @@ def sections() -> str:
 
 def study() -> str:
     """The keys of a study file that are not free."""
-    return _table(_study_rows())
-
-
-def _study_rows() -> Iterator[Row]:
-    yield "name", "text", "required", meanings(StudyOptions)["name"]
-    yield from _rows(StudyOptions)
+    return _table([("name", "text", "required", meanings(StudyOptions)["name"]), *_rows(StudyOptions)])
 
 
 def page() -> str:
@@ -65,30 +60,6 @@ def page() -> str:
 def site() -> str:
     """The settings of a computing centre."""
     return _table(_rows(Site))
-
-
-def data_sets() -> str:
-    return _family("data")
-
-
-def partitions() -> str:
-    return _family("partition")
-
-
-def models() -> str:
-    return _family("model")
-
-
-def inits() -> str:
-    return _family("init")
-
-
-def delays() -> str:
-    return _family("delay")
-
-
-def availability() -> str:
-    return _family("availability")
 
 
 def algorithm_options() -> str:
@@ -105,7 +76,8 @@ def algorithm_options() -> str:
     return "\n\n".join(parts)
 
 
-def _family(key: str) -> str:
+def family(key: str) -> str:
+    """The classes that a section such as `data` or `delay` may name, each with its options."""
     family = FAMILIES[key]
     parts = []
     for name in family.names():
