@@ -184,9 +184,7 @@ def judge_means(claim: Claim, left: float, right: float) -> str:
     if not math.isfinite(left) and not math.isfinite(right):
         return "no values"
     difference = left - claim.times * right
-    if claim.relation == "near":
-        return "holds" if abs(difference) <= claim.by else "does not hold"
-    return "holds" if (difference if claim.relation == "above" else -difference) > claim.by else "does not hold"
+    return "holds" if _compare(claim, difference, difference)[0] else "does not hold"
 
 
 def seeds_to_decide(claim: Claim, difference: Difference) -> str:

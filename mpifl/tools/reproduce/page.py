@@ -13,14 +13,14 @@ import numpy as np
 from pandas import DataFrame
 from tabulate import tabulate
 
-from mpifl.text import capitalised, progress
+from mpifl.text import capitalised, format_duration, progress
 from mpifl.tools.analysis.curves import axis_label
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.analysis.tables import escape_markdown
-from mpifl.tools.analysis.trials import SCALES, Group
+from mpifl.tools.analysis.trials import SCALES, Group, count_trials
 from mpifl.tools.reproduce.claims import claim_table, judge_claims
 from mpifl.tools.reproduce.items import Item, PaperOptions, load_block, missing_data
-from mpifl.tools.reproduce.published import Cell, Value, judge
+from mpifl.tools.reproduce.published import Value, judge
 from mpifl.tools.reproduce.spec import Figure, Measure, Table
 from mpifl.tools.reproduce.spread import spread_section
 from mpifl.tools.reproduce.values import (
@@ -40,7 +40,6 @@ from mpifl.tools.reproduce.values import (
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.select import reported_groups, selected_labels, without_rejected
 from mpifl.tools.studies.study import Study
-from mpifl.tools.studies.sweep import format_duration
 
 MAX_BANDS = 4  # a panel with more curves has no bands
 NOTATION = (
@@ -162,18 +161,11 @@ def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
     """How many runs and trials the section has, how often they were evaluated, and how long they took."""
     done = [entry for entry in index.entries.values() if entry.status == "completed"]
     seconds = sum(entry.seconds or 0.0 for entry in done)
-    counts = [len(group.trials) for group in groups]
-    trials = f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    s = "" if trials == "1" else "s"
-    return (f"{len(done)} of {len(study.runs)} runs, {trials} trial{s} in each row; "
-            f"evaluated every {_intervals(study)}; "
-            f"the runs took {format_duration(seconds)} of wall time in all.")  # fmt: skip
-
-
-def _intervals(study: Study) -> str:
-    """The intervals between evaluations, of all runs."""
     each = (run.job.evaluate for run in study.runs)
-    return " or ".join(dict.fromkeys(f"{e.every:g} s" if e.every else f"{e.updates} updates" for e in each))
+    intervals = dict.fromkeys(f"{e.every:g} s" if e.every else f"{e.updates} updates" for e in each)
+    return (f"{len(done)} of {len(study.runs)} runs, {count_trials(groups)} in each row; "
+            f"evaluated every {' or '.join(intervals)}; "
+            f"the runs took {format_duration(seconds)} of wall time in all.")  # fmt: skip
 
 
 # -- published numbers -------------------------------------------------------------------------------------------------
@@ -205,7 +197,7 @@ def _comparison(item: Item, groups: Sequence[Group]) -> Iterator[str]:
             judged, text = judged + 1, ", ".join(filter(None, verdicts))
             row["verdict"] = text or "met"
             met += not text
-            missed += [f"{describe(cell)}: {text}"] if text else []
+            missed += [f"{_clause(cell.labels)}: {text}"] if text else []
         rows.append(row)
     yield markdown(rows)
     sentences = [f"{met} of {judged} published cells are met."] if judged else []
@@ -254,8 +246,7 @@ def _rules(item: Item) -> str:
     sentences = [f"A cell is met if {_rule(rules)}."] if rules else []
     for strict in page.strict:
         if any(matches(cell.labels, strict.cells) for cell in item.cells):
-            cells = ", ".join(f"{axis} {value}" for axis, value in strict.cells.items()).replace("_", " ")
-            sentences.append(f"For {cells}, {_rule(strict.within)}.")
+            sentences.append(f"For {_clause(strict.cells)}, {_rule(strict.within)}.")
     return " ".join([*sentences, NOTATION, _contents(page.measures)])
 
 
@@ -302,9 +293,9 @@ def _range(low: str, high: str) -> str:
     return f"{low} to {high}" if "-" in (low[0], high[0]) else f"{low}-{high}"
 
 
-def describe(cell: Cell) -> str:
+def _clause(labels: Mapping[str, Any]) -> str:
     """A cell's labels in one clause."""
-    return ", ".join(f"{axis} {value}".replace("_", " ") for axis, value in cell.labels.items())
+    return ", ".join(f"{axis} {value}" for axis, value in labels.items()).replace("_", " ")
 
 
 # -- tables and figures ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -111,12 +112,7 @@ def axis_number(group: Group, name: str) -> float:
 
 def largest_passed(passed: Sequence[tuple[float, bool]]) -> float:
     """The largest value that passes, as all smaller ones do; 0: none."""
-    largest = 0.0
-    for value, fine in sorted(passed):
-        if not fine:
-            break
-        largest = value
-    return largest
+    return max((value for value, _ in takewhile(lambda pair: pair[1], sorted(passed))), default=0.0)
 
 
 def summarise(measure: Measure, *unit: Group) -> Summary:

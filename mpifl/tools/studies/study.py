@@ -386,10 +386,10 @@ def _name(parts: Sequence[Any]) -> str:
 def _existing(folder: Path) -> dict[str, Path]:
     """The run files of a folder by the identities at the end of their names; of one identity the first by name."""
     try:
-        names = sorted((name for name in os.listdir(folder) if RUN_FILE.fullmatch(name)), reverse=True)
+        names = sorted(os.listdir(folder), reverse=True)
     except OSError:  # there is no folder; `Index` reports a file in its place
         return {}
-    return {name[-15:-3]: folder / name for name in names}
+    return {found[1]: folder / name for name in names if (found := RUN_FILE.fullmatch(name))}
 
 
 def identify(job: Job, ranks: int = 1) -> str:
