@@ -121,3 +121,9 @@ def check_job(job: Job, first: Rung, metric: str) -> None:
             f"the first rung ends at {first.end:g} {unit}, before the first evaluation of {metric} at {least:g} {unit}"
         )
         raise ConfigError("search.rungs", None, wrong, "fewer rungs", f"or a smaller evaluate.{key}")
+
+
+def cannot_split(key: str, value: object, expected: str) -> ConfigError:
+    """The error for a search whose runs would be divided among several sweeps."""
+    wrong = "a search compares all runs of a rung, so it cannot be split"
+    return ConfigError(key, value, wrong, expected, "to compute several runs at a time, set site.processes or ranks")

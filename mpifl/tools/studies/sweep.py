@@ -20,6 +20,7 @@ from mpifl.tools.studies.compute import Finished, compute, end_group, find_launc
 from mpifl.tools.studies.halving import search, settle
 from mpifl.tools.studies.index import STALE_AGE, Index, can_resume
 from mpifl.tools.studies.processes import processes as new_processes
+from mpifl.tools.studies.search import cannot_split
 from mpifl.tools.studies.select import without_rejected
 from mpifl.tools.studies.study import Study, StudyRun, describe
 from mpifl.tools.studies.study_slices import Part, locked
@@ -58,9 +59,7 @@ def sweep(
     """
     processes = default_processes(study) if processes is None else processes
     if study.options.search and part and part.count > 1:
-        wrong = "a search compares all runs of a rung, so it cannot be split"
-        remedy = "to compute several runs at a time, set site.processes or ranks"
-        raise ConfigError("--part", part, wrong, "0/1", remedy)
+        raise cannot_split("--part", part, "0/1")
     if not executor and study.options.ranks > 1:
         find_launcher(study.options.ranks)
     with locked(study.folder, part):

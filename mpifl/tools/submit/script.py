@@ -24,7 +24,9 @@ from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.create import refuse_existing, refuse_live
 from mpifl.runfile.reader import open_run
 from mpifl.server.resume import is_unfinished
+from mpifl.text import format_count
 from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.search import cannot_split
 from mpifl.tools.studies.study import Study
 from mpifl.tools.submit.site import Site
 from mpifl.transport.layout import Layout
@@ -69,15 +71,13 @@ def study_script(
     if study.options.search:
         for option, count in (("--tasks", tasks), ("--runs", runs)):
             if count and (option, count) != ("--tasks", 1):
-                wrong = "a search compares all runs of a rung, so it cannot be split"
-                remedy = "to compute several runs at a time, set site.processes or ranks"
-                raise ConfigError(option, count, wrong, "one task", remedy)
+                raise cannot_split(option, count, "one task")
         tasks = 1
     if Index(study).counts()["completed"] == len(study.runs):
         raise ConfigError("submit", path, f"all {len(study.runs)} runs are completed", "a study with runs to do")
     notes = _notes(site, ranks > 1, output=study.folder, study=path)
     if tasks and tasks > len(study.runs):
-        notes.append(f"--tasks={tasks}: one task for each of the study's {_plural(len(study.runs), 'run')}")
+        notes.append(f"--tasks={tasks}: one task for each of the study's {format_count(len(study.runs), 'run')}")
     if ranks > 1 and (idle := total - 1 - at_a_time * ranks):
         notes.append(f"{idle} of {total} ranks of a task will be idle: a run has {ranks}, and one only dispatches runs")
     count = min(tasks or ceil(len(study.runs) / (runs or at_a_time)), len(study.runs))
@@ -85,8 +85,8 @@ def study_script(
     words += [] if ranks > 1 else ["--processes", str(site.processes)]
     logs = study.folder.resolve() / "logs"
     body = {"tasks": str(count), "command": f"{_python(site)} {shlex.join(words)}"}
-    title = f"Study {study.options.name}: {_plural(count, 'task')} for {_plural(len(study.runs), 'run')}"
-    text = _filled(site, "study", title, study.options.name, logs, range(count), ranks > 1, body)
+    title = f"Study {study.options.name}: {format_count(count, 'task')} for {format_count(len(study.runs), 'run')}"
+    text = _filled(site, "study", title, study.options.name, logs, count, ranks > 1, body)
     return Script(text, logs, count, notes)
 
 
@@ -114,22 +114,23 @@ def job_script(
     notes = _notes(site, True, output=output.parent, job=path)
     if (clients := job.problem.clients) and (idle := site.ranks - clients * layout.per_client - 1) > 0:
         each = f", each of {layout.per_client} ranks" if layout.per_client > 1 else ""
-        notes.append(f"{idle} of {site.ranks} ranks will be idle: the job has {_plural(clients, 'client')}{each}")
-    nodes = [rank // site.ranks_per_node for rank in range(site.ranks)]
-    if across := sum(len({nodes[rank] for rank in layout.group_of(leader)}) > 1 for leader in layout.leaders):
-        of = f"{_plural(layout.groups, 'group')} of {layout.per_client} ranks"
+        notes.append(f"{idle} of {site.ranks} ranks will be idle: the job has {format_count(clients, 'client')}{each}")
+    node_of = [rank // site.ranks_per_node for rank in range(site.ranks)]
+    if across := sum(len({node_of[rank] for rank in layout.group_of(leader)}) > 1 for leader in layout.leaders):
+        of = f"{format_count(layout.groups, 'group')} of {layout.per_client} ranks"
         notes.append(f"{across} of {of} will be on several nodes")
     if 0 < site.gpus_per_node < site.ranks_per_node - 1 and layout.per_client > 1:
-        gpus = f"a node has {_plural(site.gpus_per_node, 'GPU')} for {site.ranks_per_node} ranks"
+        gpus = f"a node has {format_count(site.gpus_per_node, 'GPU')} for {site.ranks_per_node} ranks"
         notes.append(f"{gpus}, and each rank of a client takes one: ranks will share them")
     body = {
         "seeds": before, "run": f"{python} run {shlex.join(words)}{extra} {_quoted(target)}", "again": again,
         "resume": f"{python} resume {_quoted(file)} --trust", "checkpoints": _quoted(str(folder_of(Path(file)))),
     }  # fmt: skip
-    title = f"Job {job.name} on {_plural(site.nodes, 'node')} with {_plural(site.ranks_per_node, 'rank')} each"
-    tasks = range(len(seeds or [0]))
+    nodes, ranks = format_count(site.nodes, "node"), format_count(site.ranks_per_node, "rank")
+    title = f"Job {job.name} on {nodes} with {ranks} each"
+    tasks = len(seeds or [0])
     text = _filled(site, "job", title, job.name, output.parent, tasks, True, body)
-    return Script(text, output.parent, len(tasks), notes)
+    return Script(text, output.parent, tasks, notes)
 
 
 def _notes(site: Site, launched: bool, **paths: Path) -> list[str]:
@@ -239,10 +240,6 @@ def _submit_one(command: Sequence[str], text: str) -> str:
 
 
 # -- words of the shell ------------------------------------------------------------------------------------------------
-def _plural(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def _without(overrides: Sequence[str], *keys: str) -> list[str]:
     return [override for override in overrides if override.partition("=")[0] not in keys]
 
@@ -309,11 +306,11 @@ def _launch(site: Site) -> str:
 
 # -- the template ------------------------------------------------------------------------------------------------------
 def _filled(
-    site: Site, body: str, title: str, name: str, logs: Path, tasks: range, launched: bool, values: dict[str, str]
+    site: Site, body: str, title: str, name: str, logs: Path, tasks: int, launched: bool, values: dict[str, str]
 ) -> str:
     """The template of the scheduler, with that of what it runs; launched: on ranks, rather than in one process."""
     nodes, ranks = (site.nodes, site.ranks_per_node) if launched else (1, 1)
-    cores, array = 1 if launched else site.processes, len(tasks) > 1
+    cores, array = 1 if launched else site.processes, tasks > 1
     per_node = ranks * cores
     log = {
         "slurm": "%x-%A-%a.log" if array else "%x-%j.log", "pbs": "", "flux": "{{name}}-{{id}}.log",
@@ -327,10 +324,10 @@ def _filled(
         "time": site.time, "requeues": str(site.requeues),
         "minutes": str(ceil(site.seconds / 60)), "lead": str(site.seconds - site.warning),
         "warning": str(site.warning), "warning_minutes": str(ceil(site.warning / 60)),
-        "job_array": f'"{name}[1-{len(tasks)}]%{min(site.at_once, len(tasks))}"' if array else name,
+        "job_array": f'"{name}[1-{tasks}]%{min(site.at_once, tasks)}"' if array else name,
         "log": f"{path}/" if site.scheduler == "pbs" else path,
         "folder_now": shlex.quote(str(Path.cwd())) if site.scheduler == "pbs" else _option_value(Path.cwd()),
-        "setup": "\n".join(site.setup) or ":", "options": _options(site, len(tasks)),
+        "setup": "\n".join(site.setup) or ":", "options": _options(site, tasks),
         "launch": f"\n{_launch(site)}\n" if launched else "",
         "start": '"${launch[@]}" "${command[@]}"' if launched else '"${command[@]}"',
     }  # fmt: skip
