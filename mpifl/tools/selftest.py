@@ -28,10 +28,10 @@ from mpifl.config.read import load, to_yaml
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.execution import Task, execute
 from mpifl.runfile.reader import open_run
+from mpifl.runfile.run_lock import Lock
 from mpifl.tools.analysis.run import Run
 from mpifl.tools.verify.run_file import verify_file
 from mpifl.transport import detection
-from mpifl.transport.detection import name_of
 from mpifl.version import source
 
 if TYPE_CHECKING:
@@ -127,12 +127,12 @@ def _ranks(comm: MPI.Intracomm | None) -> tuple[str, str]:
             "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
         )
         try:
-            return ABSENT, f"one process; start it with mpirun -n 2 to check {name_of(_python(library))}"
+            return ABSENT, f"one process; start it with mpirun -n 2 to check {detection.name_of(_python(library))}"
         except RunFailed as error:
             return ABSENT, f"one process; no MPI can be loaded ({error})"
     from mpifl.transport.mpi import MPI
 
-    return OK, f"{comm.size} ranks of {name_of(MPI.Get_library_version())}, rank 0 on {host_name()}"
+    return OK, f"{comm.size} ranks of {detection.name_of(MPI.Get_library_version())}, rank 0 on {host_name()}"
 
 
 def _exchange(comm: MPI.Intracomm, size: int) -> list[float]:
@@ -163,9 +163,7 @@ def _wire(comm: MPI.Intracomm, size: int) -> tuple[str, str]:
 
 
 def _fault_tolerance() -> tuple[str, str]:
-    from mpifl.transport.detection import is_fault_tolerant
-
-    if is_fault_tolerant():
+    if detection.is_fault_tolerant():
         return OK, "MPI continues when a rank dies"
     return ABSENT, "a rank that dies ends the job (Open MPI 5: mpirun --with-ft ulfm)"
 
@@ -178,8 +176,6 @@ def _alone() -> dict[str, str]:
 
 def _locks(folder: Path) -> tuple[str, str]:
     """Locks a file here, and asks another process for the lock."""
-    from mpifl.runfile.run_lock import Lock
-
     path = folder / "lock"
     path.touch()
     ask = f"import pathlib; from mpifl.runfile.run_lock import is_locked; print(is_locked(pathlib.Path({str(path)!r})))"
