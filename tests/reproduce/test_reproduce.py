@@ -27,7 +27,7 @@ from mpifl.tools.reproduce.page import format_summary
 from mpifl.tools.reproduce.published import Value, z_score
 from mpifl.tools.reproduce.spec import Claim, Measure
 from mpifl.tools.reproduce.spread import components, spread_section
-from mpifl.tools.reproduce.values import Difference, Summary, mean_curve, paired, summarise, trial_value
+from mpifl.tools.reproduce.values import Summary, mean_curve, paired, summarise, trial_value
 from mpifl.tools.studies.select import combinations_of
 from tests.studies.conftest import BASE
 
@@ -199,10 +199,10 @@ def test_verdicts_on_two_numbers() -> None:
 def test_seeds_to_decide(relation: Any, by: float, distance: float) -> None:
     """n is the least number with t(n-1) s / sqrt(n) below the distance of the mean, 1, from the bound."""
     values = np.array([-1.0, 3.0, 2.5, -0.5])
-    found = int(seeds_to_decide(Claim({}, relation, {}, "loss", by=by), Difference(values)))
+    found = int(seeds_to_decide(Claim({}, relation, {}, "loss", by=by), values))
     half = [stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n) for n in (found - 1, found)]
     assert values.mean() == 1 and half[1] < distance <= half[0]
-    assert seeds_to_decide(Claim({}, "above", {}, "loss", by=1.0), Difference(values)) == "1000 or more"
+    assert seeds_to_decide(Claim({}, "above", {}, "loss", by=1.0), values) == "1000 or more"
 
 
 def test_an_item_with_a_page_of_its_own_and_what_is_missing(runs: Path, tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_a_mean_curve_ends_where_a_trial_diverges(x: str) -> None:
 def test_pairs_with_a_diverged_trial_are_kept() -> None:
     """By seed: 1 - 3, inf - 2, 1 - inf, inf - inf; a pair without a value on one side is none."""
     left, right = group([5, 1], [5, nan], [5, 1], [5, nan], [nan]), group([5, 3], [5, 2], [5, inf], [5, nan], [1])
-    np.testing.assert_equal(paired(Measure("train_loss"), [left], [right]).values, [-2, inf, -inf, nan])
+    np.testing.assert_equal(paired(Measure("train_loss"), [left], [right]), [-2, inf, -inf, nan])
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_pairs_with_a_diverged_trial_are_kept() -> None:
 )
 def test_verdicts_with_infinite_differences(relation: Any, values: list[float], verdict: str) -> None:
     claim = Claim({}, relation, {}, "loss", by=1 if relation == "near" else 0)
-    assert judge_difference(claim, Difference(np.array(values))) == verdict
+    assert judge_difference(claim, np.array(values)) == verdict
 
 
 def changed_runs(folder: Path, source: Path, name: str, column: str, value: Any) -> str:

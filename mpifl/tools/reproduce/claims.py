@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from tabulate import tabulate
 
+from mpifl.tools.analysis.spread import half_width
 from mpifl.tools.analysis.tables import escape_markdown
 from mpifl.tools.analysis.trials import Group
 from mpifl.tools.reproduce.published import Cell
 from mpifl.tools.reproduce.spec import Claim, Measure, Page
 from mpifl.tools.reproduce.values import (
-    Difference,
     Summary,
     axis_of,
     find,
@@ -109,16 +109,14 @@ def _judge(
         means = [side.mean for side in sides] if two else [sides[0].mean, right]
         here = ", ".join(format_number(measure, mean) for mean in means)
         return Row(name, there, here, str(len(sides[0].values)), "-", judge_means(claim, *means))
-    difference = (
-        paired(measure, one[0], two[0], claim.times) if two else Difference(sides[0].values - claim.times * right)
-    )
-    verdict, seeds = judge_difference(claim, difference), len(difference.values)
+    values = paired(measure, one[0], two[0], claim.times) if two else sides[0].values - claim.times * right
+    verdict, seeds = judge_difference(claim, values), len(values)
     needed = "-"
     if any(trial.path in null for unit in [*one, *two] for group in unit for trial in group.trials):
         verdict = "not decided: null models"
-    elif verdict == "not decided" and seeds > 1 and np.isfinite(difference.values).all():
-        needed = seeds_to_decide(claim, difference)
-    here = f"{', '.join(_mean(measure, side) for side in sides)}: {_format(difference, d)}"
+    elif verdict == "not decided" and seeds > 1 and np.isfinite(values).all():
+        needed = seeds_to_decide(claim, values)
+    here = f"{', '.join(_mean(measure, side) for side in sides)}: {_format(values, d)}"
     return Row(name, there, here, str(seeds), needed, verdict)
 
 
@@ -130,13 +128,18 @@ def _mean(measure: Measure, side: Summary) -> str:
     return f"{f'{mean} and ' if len(side.kept) else ''}{side.diverged} of {len(side.values)} diverged"
 
 
-def _format(difference: Difference, digits: int) -> str:
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    """The mean, and half its 95 % confidence interval by Student's t; NaN: too few values."""
+    return float(np.mean(values)) if len(values) else math.nan, float(half_width(values, "ci95"))
+
+
+def _format(values: np.ndarray, digits: int) -> str:
     """The mean difference with its interval, or how many of the differences are not finite."""
-    values, half = difference.values, difference.half_width
     if infinite := int((~np.isfinite(values)).sum()):
         return f"{infinite} of {len(values)} not finite"
-    interval = f" ({difference.mean - half:+.{digits}f} to {difference.mean + half:+.{digits}f})"
-    return f"{difference.mean:+.{digits}f}{'' if math.isnan(half) else interval}"
+    mean, half = _interval(values)
+    interval = f" ({mean - half:+.{digits}f} to {mean + half:+.{digits}f})"
+    return f"{mean:+.{digits}f}{'' if math.isnan(half) else interval}"
 
 
 def _directed(claim: Claim, published: float, digits: int) -> Claim:
@@ -156,16 +159,16 @@ def _name(claim: Claim, left: Mapping[str, Any], right: Any) -> str:
     return name + (f" ({claim.source})" if claim.source else "")
 
 
-def judge_difference(claim: Claim, difference: Difference) -> str:
-    """holds, does not hold, or not decided, by these seeds; no values where there are none."""
-    values, half = difference.values, difference.half_width
+def judge_difference(claim: Claim, values: np.ndarray) -> str:
+    """holds, does not hold, or not decided, by the differences of these seeds; no values where there are none."""
     if not len(values):
         return "no values"
     if len(values) == 1:
         return "not decided"
     intervals = [(v, v) for v in values.tolist()]
     if np.isfinite(values).all():
-        intervals = [(difference.mean - half, difference.mean + half)]
+        mean, half = _interval(values)
+        intervals = [(mean - half, mean + half)]
     found = [_compare(claim, *interval) for interval in intervals]
     return "holds" if all(h for h, _ in found) else "does not hold" if all(f for _, f in found) else "not decided"
 
@@ -187,14 +190,14 @@ def judge_means(claim: Claim, left: float, right: float) -> str:
     return "holds" if _compare(claim, difference, difference)[0] else "does not hold"
 
 
-def seeds_to_decide(claim: Claim, difference: Difference) -> str:
+def seeds_to_decide(claim: Claim, values: np.ndarray) -> str:
     """The smallest number of seeds whose interval excludes the bound, if mean and deviation stay as they are."""
     from scipy.special import stdtrit
 
-    mean, by = difference.mean, -claim.by if claim.relation == "below" else claim.by
+    mean, by = float(np.mean(values)), -claim.by if claim.relation == "below" else claim.by
     distance = abs(abs(mean) - by) if claim.relation == "near" else abs(mean - by)
     seeds = np.arange(2, MOST_SEEDS)
-    half_widths = stdtrit(seeds - 1, 0.975) * np.std(difference.values, ddof=1) / np.sqrt(seeds)
+    half_widths = stdtrit(seeds - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(seeds)
     enough = seeds[half_widths < distance]
     return str(enough[0]) if len(enough) else f"{MOST_SEEDS} or more"
 

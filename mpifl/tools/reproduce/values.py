@@ -14,7 +14,6 @@ import pandas as pd
 from mpifl.errors import ConfigError
 from mpifl.runfile.reader import open_run
 from mpifl.tools.analysis.options import is_percentage
-from mpifl.tools.analysis.spread import half_width
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, format_value
 from mpifl.tools.reproduce.spec import Measure
 
@@ -43,23 +42,6 @@ class Summary:
         """Standard deviation over the trials; NaN for fewer than two, or where one is infinite."""
         known = len(self.values) > 1 and np.isfinite(self.values).all()
         return float(np.std(self.values, ddof=1)) if known else np.nan
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Left minus right, paired by seed."""
-
-    values: np.ndarray
-    """(pairs,); infinite where one trial of the pair diverged or did not reach the level, NaN where both did"""
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.values)) if len(self.values) else np.nan
-
-    @property
-    def half_width(self) -> float:
-        """Half the 95 % confidence interval of the mean by Student's t; NaN for fewer than two pairs."""
-        return float(half_width(self.values, "ci95"))
 
 
 def units(measure: Measure, groups: Sequence[Group]) -> list[list[Group]]:
@@ -210,14 +192,17 @@ def mean_curve(group: Group, metric: str, x: str, power: float = 1.0, hold: bool
     return pd.DataFrame({"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
 
 
-def paired(measure: Measure, left: Sequence[Group], right: Sequence[Group], times: float = 1.0) -> Difference:
-    """Left value minus `times` the right one, for the trials of two units with the same seed. Pairs in which a trial
-    has no value are left out."""
+def paired(measure: Measure, left: Sequence[Group], right: Sequence[Group], times: float = 1.0) -> np.ndarray:
+    """(pairs,) left value minus `times` the right one, for the trials of two units with the same seed.
+
+    Infinite where one trial of the pair diverged or did not reach the level, NaN where both did. Pairs in which a trial
+    has no value are left out.
+    """
     lefts, rights = seed_values(measure, left), seed_values(measure, right)
     pairs = [(value, rights[seed]) for seed, value in lefts.items() if seed in rights]
     one, two = np.array([pair for pair in pairs if not np.isnan(pair).any()]).reshape(-1, 2).T
     with np.errstate(invalid="ignore"):  # inf - inf
-        return Difference(one - times * two)
+        return np.asarray(one - times * two)
 
 
 def is_null_model(trial: Trial) -> bool:
