@@ -61,7 +61,7 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
 def _fields(cls: type) -> Iterator[str]:
     """The fields that have a text of their own below them."""
     if hasattr(cls, "__dataclass_fields__") and (texts := meanings(cls)):
-        yield "\n".join(f"- `{name}`: {_prose(' '.join(text.split()))}" for name, text in texts.items())
+        yield "\n".join(f"- `{name}`: {prose(' '.join(text.split()))}" for name, text in texts.items())
 
 
 def _code(name: str, thing: Any) -> str:
@@ -97,11 +97,11 @@ def _docstring(thing: Any) -> Iterator[str]:
     for line in [*(inspect.getdoc(thing) or "").splitlines(), "end"]:
         if section and (not line or line.startswith(" ")):
             if found := ENTRY.match(line):
-                entries.append(f"- `{found[1]}`: {_prose(found[2])}")
+                entries.append(f"- `{found[1]}`: {prose(found[2])}")
             elif line and entries:
-                entries[-1] += f" {_prose(line.strip())}"
+                entries[-1] += f" {prose(line.strip())}"
             elif line:
-                entries.append(_prose(line.strip()))
+                entries.append(prose(line.strip()))
             continue
         if section:
             yield f"**{section}**\n\n" + "\n".join(entries)
@@ -120,10 +120,10 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
             if re.search(r"^\S.*?\S {2,}\S", paragraph, re.M):  # columns, whose alignment says something
                 yield f"```text\n{paragraph.strip(chr(10))}\n```"
             else:
-                yield _prose(paragraph.strip("\n"))
+                yield prose(paragraph.strip("\n"))
 
 
-def _prose(text: str) -> str:
+def prose(text: str) -> str:
     """Markdown of a docstring's text; outside backticks `<` and `*` are escaped."""
     pieces = text.replace("<", "&lt;").split("`")
     return "`".join(piece.replace("*", r"\*") if k % 2 == 0 else piece for k, piece in enumerate(pieces))

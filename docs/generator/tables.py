@@ -6,10 +6,11 @@ import dataclasses
 import inspect
 import json
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from api import prose
 
 from mpifl import cli
 from mpifl.checkpoint.snapshot import SCALARS, ServerSnapshot, UpdateSnapshot
@@ -19,6 +20,7 @@ from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
 from mpifl.runfile import tables as runfile_tables
+from mpifl.text import capitalised
 from mpifl.tools.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
 from mpifl.tools.studies.study import StudyOptions
 from mpifl.tools.submit.site import Site
@@ -30,36 +32,36 @@ SECTIONS = ("clock", "stop", "evaluate", "checkpoint", "keep", "faults", "memory
 # -- the job file ------------------------------------------------------------------------------------------------------
 def job() -> str:
     """The keys at the top of a job."""
-    return _table(_rows(Job, deep=False))
+    return _keys(_rows(Job, deep=False))
 
 
 def problem() -> str:
-    return _table(_rows(ProblemConfig, prefix="problem."))
+    return _keys(_rows(ProblemConfig, prefix="problem."))
 
 
 def sections() -> str:
     """A heading and a table for each of SECTIONS."""
     found = {name: hints(Job)[name] for name in SECTIONS}
     return "\n\n".join(
-        f"## `{name}`\n\n{_summary(cls)}\n\n{_table(_rows(cls, prefix=f'{name}.'))}" for name, cls in found.items()
+        f"## `{name}`\n\n{_summary(cls)}\n\n{_keys(_rows(cls, prefix=f'{name}.'))}" for name, cls in found.items()
     )
 
 
 def study() -> str:
     """The keys of a study file that are not free."""
-    return _table([("name", "text", "required", meanings(StudyOptions)["name"]), *_rows(StudyOptions)])
+    return _keys([("name", "text", "required", meanings(StudyOptions)["name"]), *_rows(StudyOptions)])
 
 
 def page() -> str:
     """The section `page` of a study file: a table for each kind of entry."""
     kinds = {"measures": Measure, "tables": Table, "figures": Figure, "claims": Claim, "strict": Strict}
-    parts = [f"### `{name}`\n\n{_summary(cls)}\n\n{_table(_rows(cls))}" for name, cls in kinds.items()]
-    return "\n\n".join([_table(_rows(Page, deep=False)), *parts])
+    parts = [f"### `{name}`\n\n{_summary(cls)}\n\n{_keys(_rows(cls))}" for name, cls in kinds.items()]
+    return "\n\n".join([_keys(_rows(Page, deep=False)), *parts])
 
 
 def site() -> str:
     """The settings of a computing centre."""
-    return _table(_rows(Site))
+    return _keys(_rows(Site))
 
 
 def algorithm_options() -> str:
@@ -70,9 +72,7 @@ def algorithm_options() -> str:
         cls = family.find(name)
         module = inspect.getmodule(cls)
         path = f"{cls.__module__.replace('.', '/')}.py"
-        parts.append(
-            f"## `{name}`\n\n{_summary(module)} {_summary(cls)} [Source](../../{path})\n\n{_table(_rows(cls))}"
-        )
+        parts.append(f"## `{name}`\n\n{_summary(module)} {_summary(cls)} [Source](../../{path})\n\n{_keys(_rows(cls))}")
     return "\n\n".join(parts)
 
 
@@ -83,7 +83,7 @@ def family(key: str) -> str:
     for name in family.names():
         cls = family.find(name)
         rows = list(_rows(cls))
-        parts.append(f"### `{name}`\n\n{_summary(cls)}" + (f"\n\n{_table(rows)}" if rows else ""))
+        parts.append(f"### `{name}`\n\n{_summary(cls)}" + (f"\n\n{_keys(rows)}" if rows else ""))
     return "\n\n".join(parts)
 
 
@@ -150,13 +150,13 @@ def commands() -> str:
     """Every command of `mpifl`, from its definition."""
     parts = []
     for name, command in cli.COMMANDS.items():
-        text = f"## `mpifl {name}`\n\n```text\nmpifl {name} {command.usage}\n```\n\n{_sentence(command.help)}"
+        text = f"## `mpifl {name}`\n\n```text\nmpifl {name} {command.usage}\n```\n\n{capitalised(command.help)}."
         rows = [
             (f"`{' '.join(filter(None, [option, how.get('metavar')]))}`", how.get("help", "").replace("%%", "%"))
             for option, how in command.options.items()
         ]
         if rows:
-            text += "\n\n| option | meaning |\n|---|---|\n" + "\n".join(f"| {a} | {b} |" for a, b in rows)
+            text += f"\n\n{_table(('option', 'meaning'), rows)}"
         parts.append(text)
     return "\n\n".join(parts)
 
@@ -204,32 +204,27 @@ def _kind(hint: Any, items: Any) -> str:
 
 
 def _columns(rows: Iterable[tuple[str, str, str]]) -> str:
-    lines = [f"| `{path}` | {kind} | {_cell(meaning)} |" for path, kind, meaning in rows]
-    return "\n".join(["| name | kind | meaning |", "|---|---|---|", *lines])
+    return _table(("name", "kind", "meaning"), ((f"`{path}`", kind, _cell(meaning)) for path, kind, meaning in rows))
 
 
 # -- the run file ------------------------------------------------------------------------------------------------------
 def run_file_attributes() -> str:
     """Every root attribute."""
     names = {str: "text", int: "integer", float: "float64"}
-    lines = ["| attribute | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | {names[each.kind]} | {each.meaning} |" for name, each in runfile_tables.ATTRIBUTES.items()]
-    return "\n".join(lines)
+    rows = ((f"`{name}`", names[each.kind], each.meaning) for name, each in runfile_tables.ATTRIBUTES.items())
+    return _table(("attribute", "type", "meaning"), rows)
 
 
 def run_file_columns() -> str:
     """Every column of every table."""
-    lines = ["| dataset | dtype | unit | meaning |", "|---|---|---|---|"]
-    for name, table in {
-        **runfile_tables.TABLES,
-        "clients": runfile_tables.CLIENTS,
-        "checksums": runfile_tables.CHECKSUMS,
-    }.items():
-        lines.append(f"| **/{name}** | | | {table.row.__doc__} |")
+    rows: list[Row] = []
+    others = {"clients": runfile_tables.CLIENTS, "checksums": runfile_tables.CHECKSUMS}
+    for name, table in (runfile_tables.TABLES | others).items():
+        rows.append((f"**/{name}**", "", "", str(table.row.__doc__)))
         texts = meanings(table.row)
         for field, column in table.columns.items():
-            lines.append(f"| `/{name}/{field}` | {_spelled(column.dtype)} | {column.unit} | {texts[field]} |")
-    return "\n".join(lines)
+            rows.append((f"`/{name}/{field}`", _spelled(column.dtype), column.unit, texts[field]))
+    return _table(("dataset", "dtype", "unit", "meaning"), rows)
 
 
 def _spelled(dtype: str) -> str:
@@ -238,24 +233,21 @@ def _spelled(dtype: str) -> str:
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
-def _table(rows: Any) -> str:
-    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for key, allowed, default, meaning in rows:
-        cells = (f"`{key}`", allowed, default, meaning)
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    return "\n".join(lines)
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (headings, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:]])
+
+
+def _keys(rows: Iterable[Row]) -> str:
+    cells = ([_cell(cell) for cell in (f"`{key}`", *rest)] for key, *rest in rows)
+    return _table(("key", "value", "default", "meaning"), cells)
 
 
 def _cell(text: str) -> str:
-    """Text for a table's cell; outside backticks, where Markdown would read them, with <, | and * escaped."""
-    pieces = " ".join(text.replace("|", "\\|").split()).replace("<", "&lt;").split("`")
-    return "`".join(piece.replace("*", "\\*") if k % 2 == 0 else piece for k, piece in enumerate(pieces))
+    """Text for a table's cell."""
+    return prose(" ".join(text.replace("|", "\\|").split()))
 
 
 def _summary(thing: Any) -> str:
     """The first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split()).replace("<", "&lt;")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
