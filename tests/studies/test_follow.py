@@ -89,6 +89,22 @@ def test_the_page_is_made_again_while_the_study_runs(write: Write, tmp_path: Pat
     assert "4 runs in 2 groups" in page.read_text()
 
 
+def test_the_page_waits_for_trials_that_are_reported(write: Write, tmp_path: Path) -> None:
+    study = load_study(write("select: {over: method, seeds: [0]}\n", *SMALL))
+    lines, out = list[str](), tmp_path / "page"
+    computed(study, lambda run: run.seed == 0)
+    watching = threading.Thread(
+        target=follow.watch_report, args=(study, out, Options(formats=("html",)), lines.append, 0.05)
+    )
+    watching.start()
+    while not lines and watching.is_alive():
+        watching.join(0.05)
+    assert lines == ["2 completed, 2 waiting: no run to report yet"]
+    computed(study)
+    watching.join()
+    assert "completed: wrote" in lines[-2] and "2 runs in 2 groups" in (out / "report.html").read_text()
+
+
 WATCHED = ["show study.yaml --follow", "report study.yaml --watch --out page --formats html"]
 
 

@@ -22,7 +22,7 @@ from mpifl.tools.analysis.options import PAGE, Options, scale_of
 from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial
 from mpifl.tools.studies.index import Entry, count_text, entries_of, estimate
 from mpifl.tools.studies.search import time_left
-from mpifl.tools.studies.select import report_study
+from mpifl.tools.studies.select import NothingToReport, report_study
 from mpifl.tools.studies.study import Study
 from mpifl.tools.studies.study_slices import LOCK
 
@@ -58,9 +58,12 @@ def watch_report(
     page, last = replace(options, formats=(PAGE,), watch=True), ""
     for entries in _looks(study.folder, write, period):
         if (counts := count_text(entries)) != last and "completed" in counts:
-            report_study(study, out, page)
-            write(f"{counts}: wrote {out / 'report.html'}")
             last = counts
+            try:
+                report_study(study, out, page)
+                write(f"{counts}: wrote {out / 'report.html'}")
+            except NothingToReport:  # the trials that decide are computed before those that are reported
+                write(f"{counts}: no run to report yet")
     formats = options.formats if PAGE in options.formats else (*options.formats, PAGE)
     write(report_study(study, out, replace(options, formats=formats, watch=False)))
 

@@ -206,6 +206,10 @@ def _incomplete(study: Study, index: Index) -> list[Incomplete]:
     return found
 
 
+class NothingToReport(ConfigError):
+    """The runs that a report shows are not completed."""
+
+
 class Reported(NamedTuple):
     """What a report of a study shows."""
 
@@ -224,7 +228,7 @@ class Reported(NamedTuple):
 def reported_groups(study: Study, index: Index, options: Options | None = None) -> Reported:
     """The study's completed trials after its selection, with all metrics, or with what the options need.
 
-    Raises ConfigError if there is nothing to report.
+    Raises NothingToReport.
     """
     select = study.options.select
     if options and options.all and not select:
@@ -242,14 +246,12 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
             runs = "; ".join(describe(run) for run in failed.values())
             found.notes.append(f"Not selected, because a deciding trial failed: {runs}.")
     found.notes.extend([*halved, *unread])
-    if not found.groups and by_key:
+    if not found.groups and select and by_key:
         wrong = " ".join(["nothing is selected.", *found.notes])
-        raise ConfigError(
-            "select.over", " or ".join(select.keys) if select else "", wrong, "completed runs to choose from"
-        )
+        raise NothingToReport("select.over", " or ".join(select.keys), wrong, "completed runs to choose from")
     if not found.groups:
         wrong = " ".join([f"no run in {study.folder} is completed", *unread])
-        raise ConfigError("study", study.options.name, wrong, "at least one", "mpifl sweep computes the runs")
+        raise NothingToReport("study", study.options.name, wrong, "at least one", "mpifl sweep computes the runs")
     counts = {status: n for status, n in index.counts().items() if status not in ("completed", "stopped")}
     if missing := sum(counts.values()):
         statuses = ", ".join(f"{n} {status}" for status, n in counts.items())
