@@ -55,29 +55,29 @@ class _Processes(Executor):
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._last: dict[ProcessPoolExecutor, Future[Any]] = {}  # the last task of each pool
-        self._numbers: dict[ProcessPoolExecutor, int] = {}  # a number below `count` for each pool
+        self._pools: dict[int, tuple[ProcessPoolExecutor, Future[Any]]] = {}
+        """the pools with their last tasks, by a number below `count`"""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        for pool, last in list(self._last.items()):
+        for number, (pool, last) in list(self._pools.items()):
             if last.done() and isinstance(last.exception(), BrokenProcessPool):
                 pool.shutdown(wait=False)
-                del self._last[pool], self._numbers[pool]
-        idle = [pool for pool, last in self._last.items() if last.done()]
-        assert idle or len(self._last) < self._count
+                del self._pools[number]
+        idle = [number for number, (_, last) in self._pools.items() if last.done()]
+        assert idle or len(self._pools) < self._count
         if idle:
-            pool = idle[0]
+            number, pool = idle[0], self._pools[idle[0]][0]
         else:
-            number = min(set(range(self._count)) - set(self._numbers.values()))
+            number = min(set(range(self._count)) - self._pools.keys())
             environment = {**os.environ, RANKS_BEFORE: str(number)}  # the processes take the GPUs in turn
             pool = ProcessPoolExecutor(1, multiprocessing.get_context("forkserver"), _start, (environment,))
-            self._numbers[pool] = number
         with _no_main_module():
-            future = self._last[pool] = pool.submit(_task, fn, *args, **kwargs)
+            future = pool.submit(_task, fn, *args, **kwargs)
+        self._pools[number] = pool, future
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        for pool in self._last:
+        for pool, _ in self._pools.values():
             pool.shutdown(wait, cancel_futures=cancel_futures)
 
 

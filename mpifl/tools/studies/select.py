@@ -36,31 +36,21 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
     for run in progress(study.runs, "reading run files"):
         status = index.entries[run.identity].status
-        if status == "damaged" and (damage := _damage(run.path)):
-            unread.append(damage)
-        if status == "completed":
-            try:
+        try:
+            if status == "completed":
                 trial = load_trial(run.path, metrics, options.sums if options else ())
-            except ConfigError as error:
-                unread.append(f"Left out: {error}.")
-            else:
                 found.setdefault(_key(run), (run, []))[1].append(trial)
+            elif status == "damaged":  # or of another job, and then it can be read
+                with open_run(run.path) as file:
+                    file.config  # noqa: B018 - raises an error where it is damaged
+        except ConfigError as error:
+            unread.append(f"Left out: {error}.")
     names = short_names(list(dict.fromkeys(label for run, _ in found.values() for label in run.labels)))
     groups = {
         key: Group({name: run.labels.get(label) for label, name in names.items()}, trials)
         for key, (run, trials) in found.items()
     }
     return groups, unread
-
-
-def _damage(path: Path) -> str:
-    """A line about a run file that cannot be read; "" for one that can be."""
-    try:
-        with open_run(path) as run:
-            run.config  # noqa: B018 - raises an error where it is damaged
-    except ConfigError as error:
-        return f"Left out: {error}."
-    return ""
 
 
 def _key(run: StudyRun) -> str:
