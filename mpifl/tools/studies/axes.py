@@ -59,7 +59,7 @@ def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
     """The choices on one axis. Raises ConfigError."""
     key = f"axes.{name}"
     if isinstance(spec, Mapping) and "zip" in spec:
-        return _zipped(key, name, spec, seed)
+        return _zipped(key, spec, seed)
     if _is_swept(spec):
         return _swept(key, name, spec, seed)
     if not isinstance(spec, Mapping):
@@ -81,7 +81,7 @@ def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
     return points
 
 
-def _zipped(key: str, name: str, spec: Mapping[str, Any], seed: int) -> list[Point]:
+def _zipped(key: str, spec: Mapping[str, Any], seed: int) -> list[Point]:
     keys = spec["zip"]
     if len(spec) > 1 or not isinstance(keys, Mapping) or not keys:
         raise ConfigError(
