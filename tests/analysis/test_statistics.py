@@ -107,6 +107,8 @@ def test_sample_sizes_at_the_ends() -> None:
     """About (1.96 + 0.84)^2 / effect^2 trials, 7.849 / effect^2; more than 100,000 are not counted."""
     assert trials_needed(1.0, 0.0) == 2 and trials_needed(1e-9, 1.0) == inf
     assert trials_needed(0.009, 1.0) == pytest.approx(7.849 / 0.009**2, rel=1e-3)
+    needed = [trials_needed(effect, 1.0) for effect in np.arange(3.0, 16.0, 0.01)]
+    assert needed == sorted(needed, reverse=True) and {*needed} == {4, 3, 2}, "a larger effect needs no more trials"
 
 
 def test_the_interquartile_mean_and_its_bootstrap() -> None:

@@ -7,6 +7,7 @@ settings, so that a setting with more pairs has more weight there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf, sqrt
 from typing import NamedTuple
@@ -134,7 +135,8 @@ def power_of(trials: int, difference: float, deviation: float) -> float:
     from scipy.special import nctdtr, stdtrit
 
     bound, shift = stdtrit(trials - 1, 1 - LEVEL / 2), abs(difference) / deviation * sqrt(trials)
-    return float(1 - nctdtr(trials - 1, shift, bound) + nctdtr(trials - 1, shift, -bound))
+    inside, below = np.nan_to_num(nctdtr(trials - 1, shift, [bound, -bound]))  # SciPy has NaN for the tiniest ones
+    return float(1 - inside + below)
 
 
 def trials_needed(difference: float, deviation: float) -> float:
@@ -144,12 +146,6 @@ def trials_needed(difference: float, deviation: float) -> float:
     """
     if not deviation:
         return 2
-    low, high = 1, 2
-    while power_of(high, difference, deviation) < POWER:
-        if high == MOST_TRIALS:
-            return inf
-        low, high = high, min(2 * high, MOST_TRIALS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power_of(middle, difference, deviation) >= POWER else (middle, high)
-    return high
+    sizes = range(2, MOST_TRIALS + 1)
+    smaller = bisect_left(sizes, POWER, key=lambda trials: power_of(trials, difference, deviation))
+    return sizes[smaller] if smaller < len(sizes) else inf
