@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpifl.api import (
-        export_run,
         load_job,
         load_problem,
         load_study,
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from mpifl.errors import ConfigError, RunFailed
     from mpifl.execution import keep_problem
     from mpifl.tools.analysis.run import Run, Runs
+    from mpifl.tools.export.files import export_run
     from mpifl.tools.studies.study import Study
     from mpifl.version import __version__
 
@@ -53,6 +53,7 @@ _MODULES = {
     "Runs": "mpifl.tools.analysis.run",
     "Study": "mpifl.tools.studies.study",
     "__version__": "mpifl.version",
+    "export_run": "mpifl.tools.export.files",
     "keep_problem": "mpifl.execution",
 }
 

@@ -155,31 +155,6 @@ def open_runs(paths: str | Path | Sequence[str | Path]) -> Runs:
     return Runs(find_runs(paths))
 
 
-def export_run(
-    path: str | Path, to: str, out: str | Path | None = None, overwrite: bool = False, *, full: bool = False,
-    trust: bool = False, best: bool = False,
-) -> list[Path]:  # fmt: skip
-    """Writes a run file in the format of another tool; returns the files that it wrote.
-
-    Args:
-        path: The run file.
-        to: "csv", "parquet", "tensorboard", "safetensors" or "torch".
-        out: The file, or for the first three formats the folder; None: beside the run file.
-        overwrite: Replace files of an earlier export.
-        full: Of a torch model, the whole `state_dict`, also where the run file lacks parts of it, such as a large
-            frozen base: `problem.entry` makes the module again.
-        trust: As for `resume`; needed where `full` runs `problem.entry`.
-        best: The model of `keep.best` in place of the final one.
-
-    Raises:
-        ConfigError: The run file cannot be read or lacks what the format holds, a file exists, or the package that
-            writes the format is not installed.
-    """
-    from mpifl.tools.export import files
-
-    return files.export_run(path, to, out, overwrite, full, trust, best)
-
-
 # -- studies -----------------------------------------------------------------------------------------------------------
 def load_study(path: str | Path, *overrides: str) -> Study:
     """Reads and checks a study file; returns the study with the jobs of all its runs.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mpifl import api
 from mpifl.cli.command import TRUST, Command, file_and_overrides, flag, one_path, value
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError
@@ -105,6 +104,7 @@ def _compare(args: argparse.Namespace) -> None:
 
 def _export(args: argparse.Namespace) -> None:
     from mpifl.config import read
+    from mpifl.tools.export.files import export_run
 
     path, overrides = file_and_overrides("export", "RUN.h5", args.arguments)
     if args.to is None:
@@ -114,7 +114,7 @@ def _export(args: argparse.Namespace) -> None:
         if key != "overwrite" or not isinstance(given, bool):
             raise ConfigError(key, given, "not an option of mpifl export", "overwrite=true or overwrite=false")
         overwrite = given
-    written = api.export_run(path, args.to, args.out, overwrite, full=args.full, trust=args.trust, best=args.best)
+    written = export_run(path, args.to, args.out, overwrite, full=args.full, trust=args.trust, best=args.best)
     print_result("\n".join(f"wrote {file}" for file in written))
 
 

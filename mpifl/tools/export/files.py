@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from mpifl.errors import ConfigError
-from mpifl.runfile.durable import durable_file, error_text
+from mpifl.errors import ConfigError, as_unwritable
+from mpifl.runfile.durable import durable_file
 from mpifl.runfile.reader import open_run
 from mpifl.tools.export import model, scalars, tables
 
@@ -40,27 +40,34 @@ FORMATS = {
 
 
 def export_run(
-    path: str | Path, to: str, out: str | Path | None = None, overwrite: bool = False, full: bool = False,
+    path: str | Path, to: str, out: str | Path | None = None, overwrite: bool = False, *, full: bool = False,
     trust: bool = False, best: bool = False,
 ) -> list[Path]:  # fmt: skip
-    """Writes a run file in another format; returns the files that it wrote.
+    """Writes a run file in the format of another tool; returns the files that it wrote.
 
-    to         a key of FORMATS
-    out        the file or, for a format of several files, their folder; None: NAME with the format's suffix
-    overwrite  replace files of an earlier export
-    full       of a model, also what the run file does not have; `problem.entry` makes the module again
-    trust      import and run that function
-    best       of a model, that of `keep.best` in place of the final one
+    Nothing is replaced before all new files are complete.
 
-    Nothing is replaced before all new files are complete. Raises ConfigError for a run file that cannot be read, for
-    one that does not have what the format holds, for outputs that exist, and where a package is missing.
+    Args:
+        path: The run file.
+        to: "csv", "parquet", "tensorboard", "safetensors" or "torch".
+        out: The file, or for the first three formats the folder; None: beside the run file.
+        overwrite: Replace files of an earlier export.
+        full: Of a torch model, the whole `state_dict`, also where the run file lacks parts of it, such as a large
+            frozen base: `problem.entry` makes the module again.
+        trust: As for `resume`; needed where `full` runs `problem.entry`.
+        best: The model of `keep.best` in place of the final one.
+
+    Raises:
+        ConfigError: The run file cannot be read or lacks what the format holds, a file exists, or the package that
+            writes the format is not installed.
     """
     if to not in FORMATS:
         raise ConfigError("to", to, "no such format", f"one of {', '.join(FORMATS)}")
     form, source = FORMATS[to], Path(path)
     model_options = {} if form.folder else {"full": full, "trust": trust, "best": best}
-    for name in [name for name, given in (("full", full), ("best", best)) if given and form.folder]:
-        raise ConfigError(name, "true", f"to={to} has tables", "to=torch or safetensors, which have the model")
+    if form.folder and (full or best):
+        wrong, expected = f"to={to} has tables", "to=torch or safetensors, which have the model"
+        raise ConfigError("full" if full else "best", "true", wrong, expected)
     if form.package:
         require(form.package, "to", to)
     with open_run(source) as run:
@@ -69,26 +76,21 @@ def export_run(
         target = Path(out) if out is not None else source.with_name(f"{source.stem}{form.suffix}")
         files = {target / name if form.folder else target: write for name, write in form.files(run, **model_options)}
         _check_target(source, target, form)
-        old = [file for file in target.glob(form.old) if form.old] if form.old and target.is_dir() else []
+        old = list(target.glob(form.old)) if form.old and target.is_dir() else []
         if existing := [file for file in (*files, *old) if os.path.lexists(file)]:
             if not overwrite:
                 raise ConfigError(
                     "out", existing[0], "the file exists", remedy="choose another name, or overwrite=true"
                 )
-            if any(file.is_dir() for file in existing):
-                directory = next(f for f in existing if f.is_dir())
-                raise ConfigError("out", directory, "this is a directory", "the name of a file")
-        try:
+            if directories := [file for file in existing if file.is_dir()]:
+                raise ConfigError("out", directories[0], "this is a directory", "the name of a file")
+        with as_unwritable("out", target, "a place that can be written"):
             (target if form.folder else target.parent).mkdir(parents=True, exist_ok=True)
             with ExitStack() as stack:
                 for file, write in files.items():
                     write(stack.enter_context(durable_file(file)))
             for file in old:
                 file.unlink(missing_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                "out", target, f"cannot be written: {error_text(error)}", "a place that can be written"
-            ) from error
     return list(files)
 
 
