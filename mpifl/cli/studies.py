@@ -38,9 +38,7 @@ def _sweep(args: argparse.Namespace) -> None:
     if args.dry_run:
         print_result(dry_run(study, count))
     elif comm is None:
-        index = sweep(
-            study, args.processes, print_progress(), part=part, stop_on_failure=args.stop_on_failure
-        )  # fmt: skip
+        index = sweep(study, args.processes, print_progress(), part=part, stop_on_failure=args.stop_on_failure)
         _end_of_sweep(index, args.arguments)
 
 
@@ -175,17 +173,8 @@ def _arena(args: argparse.Namespace) -> None:
     elif args.arguments:
         raise ConfigError("arena", args.arguments[0], "no such argument", "verify FILE, or options alone")
     else:
-        print_result(
-            command.arena(
-                args.tier,
-                args.method,
-                names,
-                args.out or command.OUT,
-                not args.no_runs,
-                args.processes,
-                print_progress(),
-            )
-        )
+        out, runs = args.out or command.OUT, not args.no_runs
+        print_result(command.arena(args.tier, args.method, names, out, runs, args.processes, print_progress()))
 
 
 PROCESSES = {
