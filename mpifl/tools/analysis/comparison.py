@@ -108,7 +108,9 @@ def compare_groups(groups: Sequence[Group], options: CompareOptions, cautions: S
     if not by:
         raise ConfigError("runs", len(groups), "all have one configuration", "runs of at least two methods")
     metric = _metric(groups, options)
-    tuned = _tuned(groups, by, options)
+    tuned = [find_label(key, groups, "tuned") for key in options.tuned]
+    if by in tuned:
+        raise ConfigError("tuned", by, "its values are compared", "keys that were tuned for each of them")
     large = options.better == "large" if options.better else is_percentage(metric)
     settings, notes = _settings(groups, by, tuned, options, metric, -np.inf if large else np.inf)
     names = [label for label in groups[0].labels if label != by and label not in tuned]
@@ -164,14 +166,6 @@ def _metric(groups: Sequence[Group], options: CompareOptions) -> str:
         raise ConfigError("metric", options.metric, "not a metric of the evaluations", f"one of {', '.join(metrics)}")
     accuracies = all(len(group.last("test_accuracy")) for group in groups)
     return options.metric or ("test_accuracy" if accuracies else "train_loss")
-
-
-def _tuned(groups: Sequence[Group], by: str, options: CompareOptions) -> list[str]:
-    """The labels of the keys that were tuned for each method. Raises ConfigError."""
-    found = [find_label(key, groups, "tuned") for key in options.tuned]
-    if by in found:
-        raise ConfigError("tuned", by, "its values are compared", "keys that were tuned for each of them")
-    return found
 
 
 class _Setting(NamedTuple):

@@ -129,12 +129,8 @@ def find_label(key: str, groups: Sequence[Group], option: str) -> str:
     """The label of the groups that an axis of the study, or a key of the job, has. Raises ConfigError."""
     labels = [label for group in groups[:1] for label in group.labels]
     if (label := label_of(key, labels)) is None:
-        raise ConfigError(
-            option,
-            key,
-            "the runs do not differ in it",
-            f"one of {', '.join(labels) or 'the axes, of which there are none'}",
-        )
+        known = ", ".join(labels) or "the axes, of which there are none"
+        raise ConfigError(option, key, "the runs do not differ in it", f"one of {known}")
     return label
 
 

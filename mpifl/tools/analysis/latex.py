@@ -22,6 +22,7 @@ GREEK = {
     "φ": "varphi", "χ": "chi", "ψ": "psi", "ω": "omega", "Γ": "Gamma", "Δ": "Delta", "Θ": "Theta", "Λ": "Lambda",
     "Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega",
 }  # fmt: skip
+SIGNS = str.maketrans({"±": r"$\pm$", "–": "--", "<": "$<$", ">": "$>$"})  # of numbers
 ACCENTED = {chr(code) for code in range(0xC0, 0x180)} - set("ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")  # letters of pdfLaTeX's fonts
 LIGATURES = ("--", "``", "''", ",,", "!`", "?`")  # pairs that LaTeX joins into one letter
 MEAN = re.compile(r"-?(\d+)\.?(\d*)(?: ± ([\d.]+))?")  # "78.2 ± 1.3", or one number
@@ -61,14 +62,7 @@ def number(text: str) -> str:
             return "$-$"
         return rf"${found['mantissa']} \times 10^{{{int(found['exponent'])}}}$"
 
-    plain = NUMBER.sub(written, text)
-    return (
-        plain.replace("±", r"$\pm$")
-        .replace("–", "--")
-        .replace("<", "$<$")
-        .replace(">", "$>$")
-        .replace("inf", r"$\infty$")
-    )
+    return NUMBER.sub(written, text).translate(SIGNS).replace("inf", r"$\infty$")
 
 
 class Style(NamedTuple):

@@ -13,7 +13,7 @@ from mpifl.problems.metrics import METRICS as CLASSIFICATION
 from mpifl.runfile.fairness import SUMMARY
 from mpifl.runfile.tables import EvaluationRow
 from mpifl.tools.analysis.spread import SPREADS
-from mpifl.tools.analysis.trials import PROGRESS
+from mpifl.tools.analysis.trials import PROGRESS, own_metrics
 
 if TYPE_CHECKING:
     from mpifl.tools.analysis.trials import Group
@@ -105,8 +105,7 @@ class Options:
 
     def check_names(self, groups: Iterable[Group]) -> None:
         """Raises ConfigError for a column or a figure that is neither known nor a column of the runs' evaluations."""
-        evaluations = {str(name) for group in groups for trial in group.trials for name in trial.evaluations}
-        more = (*CLASSIFICATION, *(name for name in evaluations if name not in NOT_METRICS))
+        more = (*CLASSIFICATION, *own_metrics(groups))
         figures = (*FIGURES, *ON_REQUEST, *METRICS)
         for key, names, known in (
             ("columns", self.columns, (*METRICS, *COMPUTED)), ("figures", self.figures, figures)

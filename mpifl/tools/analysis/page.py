@@ -25,10 +25,10 @@ from mpifl.safe_input import printable
 from mpifl.text import format_count
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import metric_label, progress_label
-from mpifl.tools.analysis.options import METRICS, NOT_METRICS, Options, scale_of
+from mpifl.tools.analysis.options import METRICS, Options, scale_of
 from mpifl.tools.analysis.spread import BANDS
 from mpifl.tools.analysis.tables import Table
-from mpifl.tools.analysis.trials import PROGRESS, SCALES, SUMS, Group, differing_keys, format_value
+from mpifl.tools.analysis.trials import PROGRESS, SCALES, Group, differing_keys, format_value, have_values, own_metrics
 from mpifl.version import source
 
 ASSETS = Path(__file__).with_name("assets")
@@ -102,12 +102,7 @@ def curve_data(groups: Sequence[Group], options: Options) -> tuple[dict[str, Any
     """The curves of all metrics against all columns of progress that the runs have, and notes on what was left out."""
     found: dict[tuple[str, str], list[Any]] = {}
     columns = set.intersection(*({*trial.evaluations} for group in groups for trial in group.trials))
-    own = {str(name) for group in groups for trial in group.trials for name in trial.evaluations} - {
-        *METRICS,
-        *NOT_METRICS,
-        *SUMS,
-    }
-    metrics = [name for name in (*METRICS, *sorted(own)) if any(len(group.last(name)) for group in groups)]
+    metrics = [name for name in (*METRICS, *sorted(own_metrics(groups))) if have_values(groups, name)]
     metrics.sort(key=lambda name: name != "test_accuracy")
     xs = [x for x, column in PROGRESS.items() if column in columns]
     limit = max(MIN_POINTS, min(MAX_POINTS, MAX_NUMBERS // max(1, 4 * len(groups) * len(metrics) * len(xs))))

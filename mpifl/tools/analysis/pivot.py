@@ -18,7 +18,7 @@ from mpifl.tools.analysis.options import Options, is_percentage, scale_of
 from mpifl.tools.analysis.significance import LEVEL, holm, signed_rank_test, smallest_p
 from mpifl.tools.analysis.spread import SPREADS, half_width
 from mpifl.tools.analysis.tables import Table, format_number, format_spread, statistics
-from mpifl.tools.analysis.trials import Group, count_trials, format_value
+from mpifl.tools.analysis.trials import Group, count_trials, format_value, have_values
 
 _APART = ", and those that the signed-rank test does not distinguish from it (5 %, Holm)"
 WORDS = {"range": "mean (smallest–largest)", "sd": "mean ± standard deviation",
@@ -39,7 +39,7 @@ def build_pivot(
     metric = options.columns[0] if options.columns else "test_accuracy"
     if options.columns and len(options.columns) > 1:
         raise ConfigError("columns", ",".join(options.columns), "a pivot has one metric in its cells", "one name")
-    if not any(len(group.last(metric)) for group in groups):
+    if not have_values(groups, metric):
         raise ConfigError(
             "columns", metric, "no run has a value of it", "a metric of the evaluations", "name one with --columns"
         )

@@ -29,8 +29,6 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
     failed are included as they are; these, and files that cannot be read, have a line below the table. Raises
     ConfigError where no file can be read, or for a file that cannot be written.
     """
-    if not paths:
-        raise ConfigError("run files", "none", "nothing to report", "at least one")
     options = options or Options()
     if options.all:
         wrong = "only a STUDY.yaml has a selection, so every run is shown anyway"
@@ -66,23 +64,16 @@ def load_trials(
 
 
 def report_groups(
-    groups: Sequence[Group],
-    out: str | Path | None = None,
-    options: Options | None = None,
-    notes: Sequence[str] = (),
-    marked: Collection[int] = (),
-    candidates: Sequence[Group] = (),
-    title: str = "",
-    incomplete: Sequence[Incomplete] = (),
-    tuned: Sequence[str] = (),
-) -> str:
+    groups: Sequence[Group], out: str | Path | None, options: Options, notes: Sequence[str] = (),
+    marked: Collection[int] = (), candidates: Sequence[Group] = (), title: str = "",
+    incomplete: Sequence[Incomplete] = (), tuned: Sequence[str] = (),
+) -> str:  # fmt: skip
     """The report of groups: the table, and with `out` the files, as `report` makes them.
 
     notes: further lines below the table. marked: indices of the best groups. candidates: all groups of a study, before
     its selection. title: heading of the page. incomplete: the runs that the page lists as missing or not completed.
     tuned: labels whose values were selected for each method.
     """
-    options = options or Options()
     options.check_names(groups)
     if options.panels:
         find_label(options.panels, groups, "panels")
@@ -138,11 +129,6 @@ def reason_of(path: Path) -> str:
 
 def file_notes(trials: Sequence[Trial], unread: Sequence[ConfigError], sums: Collection[str] = ()) -> list[str]:
     """A line about each file that cannot be read or lacks a column, and about each run that is not completed."""
-    return [*few([f"Left out: {error}." for error in unread]), *few(trial_notes(trials, sums))]
-
-
-def trial_notes(trials: Sequence[Trial], sums: Collection[str] = ()) -> list[str]:
-    """A line about each run that is not completed, and about each file that lacks a column."""
     notes = []
     for trial in trials:
         if trial.status == "running":
@@ -153,7 +139,7 @@ def trial_notes(trials: Sequence[Trial], sums: Collection[str] = ()) -> list[str
         for name in sums:
             if len(trial.evaluations) and trial.evaluations[name].isna().all():
                 notes.append(f"Without {name}: {trial.path}, written by an older version.")
-    return notes
+    return [*few([f"Left out: {error}." for error in unread]), *few(notes)]
 
 
 def few(notes: Sequence[str]) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +49,11 @@ def line_style(k: int) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def paper_style() -> Iterator[None]:
+def paper_style() -> AbstractContextManager[None]:
     """Sets matplotlib's settings for figures in a block."""
     from matplotlib import rc_context
 
-    with rc_context(SETTINGS):
-        yield
+    return rc_context(SETTINGS)
 
 
 def plain(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from typing import Any
@@ -15,9 +15,9 @@ from tabulate import tabulate
 
 from mpifl.safe_input import csv_text, printable
 from mpifl.tools.analysis import latex
-from mpifl.tools.analysis.options import CLIENTS, COMPUTED, METRICS, Options, is_percentage, scale_of
+from mpifl.tools.analysis.options import CLIENTS, COMPUTED, Options, is_percentage, scale_of
 from mpifl.tools.analysis.spread import SPREADS, half_width, mean_and_spread
-from mpifl.tools.analysis.trials import PROGRESS, SCALES, SUMS, Group, format_value, unlike_conventions
+from mpifl.tools.analysis.trials import PROGRESS, SCALES, Group, format_value, have_values, own_metrics
 
 TITLES = {
     "train_loss": "train loss",
@@ -40,6 +40,8 @@ RHO_NOTE = (
 DIVERGED_NOTE = "Diverged: infinite or NaN at the last evaluation, finite at an earlier one."
 RATE_NOTE = "Updates/s are in the run's clock."
 PERSONAL = ("personal_accuracy_mean", "personal_accuracy_best")
+# Options that change what a step_size does, and whose defaults differ between methods.
+CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
 CONVENTIONS_ADVICE = "Compare their effective steps, which mpifl check JOB.yaml prints, not their step_size."
 PERSONAL_NOTE = "Personal: mean accuracy over the clients, own model on own test rows; best: the highest mean so far."
 FAIRNESS = ("client_accuracy_mean", "client_accuracy_worst", "client_accuracy_variance")
@@ -110,7 +112,7 @@ def build_table(
     columns["trials"] = [format_trials(group) for group in groups]
     names = table_columns(groups, options)
     for name in names:
-        columns[_title(name)] = [_cell(group, name, options.spread) for group in groups]
+        columns[column_title(name)] = [_cell(group, name, options.spread) for group in groups]
     for accuracy in options.reach:
         for unit in options.reach_in:
             title = UNITS[unit].format(f"{100 * accuracy:g} %")
@@ -124,29 +126,13 @@ def table_columns(groups: Sequence[Group], options: Options) -> list[str]:
     """The columns besides labels, trials and what it takes to reach an accuracy."""
     if options.columns:
         return list(options.columns)
-    personal = PERSONAL if has_personal_models(groups) else ()
-    return ["test_accuracy", *_further(groups), *personal, *(FAIRNESS if _by_client(groups) else ()), "train_loss",
-            *COMPUTED]  # fmt: skip
+    personal = PERSONAL if have_values(groups, *PERSONAL) else ()
+    by_client = FAIRNESS if have_values(groups, "client_accuracy_worst") else ()
+    return ["test_accuracy", *own_metrics(groups), *personal, *by_client, "train_loss", *COMPUTED]
 
 
-def _further(groups: Sequence[Group]) -> list[str]:
-    """The metrics of `evaluate.metrics` that at least one trial has."""
-    known = {*METRICS, *PROGRESS.values(), *SUMS, "age"}
-    names = dict.fromkeys(str(name) for group in groups for trial in group.trials for name in trial.evaluations)
-    return [name for name in names if name not in known]
-
-
-def _by_client(groups: Sequence[Group]) -> bool:
-    """Whether any trial evaluated its clients (`evaluate.clients`)."""
-    return any(len(group.last("client_accuracy_worst")) for group in groups)
-
-
-def has_personal_models(groups: Sequence[Group]) -> bool:
-    """Whether any trial has tested personal models."""
-    return any(len(group.last(metric)) for group in groups for metric in PERSONAL)
-
-
-def _title(name: str) -> str:
+def column_title(name: str) -> str:
+    """The title of a column of the table."""
     if is_percentage(name) and name not in TITLES:
         return f"{name.replace('_', ' ')} %"
     return TITLES.get(name, name.replace("_", " "))
@@ -162,18 +148,17 @@ def _cell(group: Group, name: str, spread: str) -> str:
         return format_number(known_mean([trial.rate for trial in group.trials]), 1)
     if name == "staleness":
         return format_number(known_mean([trial.staleness for trial in group.trials]), 2)
-    diverged = sum(trial.diverged(name) for trial in group.trials)
+    values, diverged = group.last(name) * scale_of(name), sum(trial.diverged(name) for trial in group.trials)
     if not diverged:
-        return format_spread(group.last(name) * scale_of(name), trials, spread)
-    values = group.last(name)
-    text = format_spread(values[np.isfinite(values)] * scale_of(name), trials - diverged, spread)
+        return format_spread(values, trials, spread)
+    text = format_spread(values[np.isfinite(values)], trials - diverged, spread)
     return f"{text}, {diverged} of {trials} diverged" if diverged < trials else f"diverged, {trials} of {trials}"
 
 
 def _reach_cell(group: Group, accuracy: float, unit: str, spread: str) -> str:
     trials, reached = len(group.trials), group.reached(accuracy, unit) * SCALES.get(unit, 1)
     if not len(reached):
-        return f"never, 0 of {trials}" if len(group.last("test_accuracy")) else "-"
+        return f"never, 0 of {trials}" if have_values([group], "test_accuracy") else "-"
     if unit in ("time", "bytes"):
         return format_spread(reached, trials, spread)
     return format_counts(reached, spread) + (f", {len(reached)} of {trials}" if len(reached) < trials else "")
@@ -193,16 +178,22 @@ def _notes(groups: Sequence[Group], options: Options, names: Sequence[str]) -> l
     notes += [RATE_NOTE] if "updates_per_second" in names else []
     notes += [FAIRNESS_NOTE] if set(FAIRNESS) & set(names) else []
     notes += [PERSONAL_NOTE] if set(PERSONAL) & set(names) else []
-    unlike = format_conventions(unlike_conventions(groups))
-    return [*notes, *([unlike] if unlike else [])]
+    return [*notes, *_convention_notes(groups)]
 
 
-def format_conventions(unlike: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
-    """Formats the different conventions of the compared methods in one line; "" for none."""
+def _convention_notes(groups: Sequence[Group]) -> list[str]:
+    """A line on the options that decide what a step_size does, and in which the compared methods differ."""
+    configs = [group.trials[0].config for group in groups]
     texts = []
-    for option, methods in unlike.items():
-        texts.append(f"{option} is " + ", ".join(f"{value} for {' and '.join(of)}" for value, of in methods.items()))
-    return f"Conventions differ between these methods: {'; '.join(texts)}. {CONVENTIONS_ADVICE}" if texts else ""
+    for key in CONVENTIONS:
+        methods: dict[str, dict[str, None]] = {}  # methods by the value of the option; those without it are left out
+        for config in configs:
+            if config.get(key) is not None:
+                methods.setdefault(format_value(config[key]), {})[str(config.get("algorithm.name"))] = None
+        if len(methods) > 1 and len({name for names in methods.values() for name in names}) > 1:
+            values = ", ".join(f"{value} for {' and '.join(names)}" for value, names in methods.items())
+            texts.append(f"{key.removeprefix('algorithm.')} is {values}")
+    return [f"Conventions differ between these methods: {'; '.join(texts)}. {CONVENTIONS_ADVICE}"] if texts else []
 
 
 def escape_markdown(text: str) -> str:
@@ -217,8 +208,9 @@ def summary(groups: Sequence[Group], options: Options, marked: Collection[int] =
     value is empty.
     """
     metrics = dict.fromkeys(["test_accuracy", "train_loss", "test_loss"])
-    metrics |= dict.fromkeys(PERSONAL if has_personal_models(groups) else ())
-    metrics |= dict.fromkeys([*_further(groups), *(CLIENTS if _by_client(groups) else ())])
+    metrics |= dict.fromkeys(PERSONAL if have_values(groups, *PERSONAL) else ())
+    metrics |= dict.fromkeys(own_metrics(groups))
+    metrics |= dict.fromkeys(CLIENTS if have_values(groups, "client_accuracy_worst") else ())
     metrics |= dict.fromkeys(name for name in options.columns or () if name not in COMPUTED)
     rows = []
     for k, group in enumerate(groups):

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 TRAINING = ("train_loss", "gradient_norm", "gradient_mapping")  # measured at one of `evaluate.train_every` evaluations
 # Keys that may differ between the trials of one group.
 NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients", "evaluate.metrics")
-# Options that change what a step_size does, and whose defaults differ between methods.
-CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
 MAX_VALUE = 200  # characters of a value in tables and figures
 MAX_KEYS = 2000  # keys in a configuration; a job has about 100
 TARGET_ACCURACY = 0.80  # t_80 is the time at which the test accuracy reaches this
@@ -154,7 +152,10 @@ class Group:
         size = max(1, BLOCK // len(curves))
         for first in range(0, len(points), size):
             block = points[first : first + size]
-            values = np.stack([values_at(block, xs, ys, hold) for xs, ys in curves])
+            if hold:
+                values = np.stack([ys[np.searchsorted(xs, block, side="right") - 1] for xs, ys in curves])
+            else:
+                values = np.stack([np.interp(block, xs, ys) for xs, ys in curves])
             found[:, first : first + size] = mean_and_spread(values, spread)
         return pd.DataFrame(dict(zip(("mean", "low", "high"), found, strict=True)), index=points)
 
@@ -183,11 +184,6 @@ class Group:
     def rho(self) -> float:
         """t_80 / t_h; inf: 80 % is not reached."""
         return self.t_80 / self.horizon if self.horizon > 0 else np.nan
-
-
-def values_at(places: np.ndarray, xs: np.ndarray, ys: np.ndarray, hold: bool) -> np.ndarray:
-    """The values at these places, none before xs[0], of a curve through the points (xs, ys); `Group.curve`."""
-    return ys[np.searchsorted(xs, places, side="right") - 1] if hold else np.interp(places, xs, ys)
 
 
 def load_trial(
@@ -307,6 +303,18 @@ def count_trials(groups: Sequence[Group]) -> str:
     return f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else format_count(counts[0], "trial")
 
 
+def own_metrics(groups: Iterable[Group]) -> list[str]:
+    """The metrics of `evaluate.metrics`, and the numbers that the method logs, that at least one trial has."""
+    known = {*EvaluationRow._fields, *SUMS}
+    names = dict.fromkeys(str(name) for group in groups for trial in group.trials for name in trial.evaluations)
+    return [name for name in names if name not in known]
+
+
+def have_values(groups: Sequence[Group], *metrics: str) -> bool:
+    """Whether any trial has a value of one of the metrics at its last evaluation."""
+    return any(len(group.last(metric)) for group in groups for metric in metrics)
+
+
 class Labelled(Protocol):
     """What has labels: a group, a run or a combination of a study."""
 
@@ -330,21 +338,6 @@ def label_of(key: str, labels: Iterable[str]) -> str | None:
     """The label of an axis or a key of the job among those of groups, which are the endings of such keys."""
     plain = key.removesuffix(".name")
     return max((label for label in labels if label == key or f".{plain}".endswith(f".{label}")), key=len, default=None)
-
-
-def unlike_conventions(groups: Sequence[Group]) -> dict[str, dict[str, list[str]]]:
-    """The options that decide what a step_size does, and in which the compared methods differ.
-
-    By option and value, the methods with that value; a method without an option is left out of it.
-    """
-    configs = [group.trials[0].config for group in groups]
-    unlike = {}
-    for key in CONVENTIONS:
-        pairs = {(format_value(c[key]), str(c.get("algorithm.name"))): None for c in configs if c.get(key) is not None}
-        values, methods = dict.fromkeys(value for value, _ in pairs), {method for _, method in pairs}
-        if len(values) > 1 and len(methods) > 1:
-            unlike[key.removeprefix("algorithm.")] = {v: [m for value, m in pairs if value == v] for v in values}
-    return unlike
 
 
 def format_value(value: Any) -> str:
