@@ -81,6 +81,13 @@ def test_small_losses_are_better() -> None:
     assert (large.effect, large.better, large.verdict) == (-1.0, 0.0, "worse")
 
 
+def test_the_title_of_a_metric_in_percent_says_so() -> None:
+    found = methods(fedbuff=BASE, area=OTHER)
+    for each in (one for group in found for one in group.trials):
+        each.evaluations["auroc"] = each.evaluations.test_accuracy
+    assert compare_groups(found, CompareOptions("fedbuff", metric="auroc")).table.titles[2] == "auroc %"
+
+
 def test_a_trial_that_diverged_counts_as_the_worst() -> None:
     """Two pairs of eight, the others equal: no missing pairs, ranks -7 and -8, and a difference without a mean."""
     found = methods(fedbuff=[0.5] * 8, area=[*[0.5] * 6, np.nan, np.inf])

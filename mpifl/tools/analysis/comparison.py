@@ -31,7 +31,7 @@ from mpifl.tools.analysis.significance import (
     smallest_p,
     trials_needed,
 )
-from mpifl.tools.analysis.tables import TITLES, Table, escape_markdown, format_csv, format_number
+from mpifl.tools.analysis.tables import Table, column_title, escape_markdown, format_csv, format_number
 from mpifl.tools.analysis.trials import (
     Group,
     Trial,
@@ -278,7 +278,7 @@ def _table(
     found: Sequence[Comparison], by: str, names: Sequence[str], metric: str, options: CompareOptions, tests: int,
     notes: Sequence[str],
 ) -> Table:  # fmt: skip
-    title = TITLES.get(metric, metric.replace("_", " "))
+    title = column_title(metric)
     titles = [by, *names, "pairs", title, "difference", "better in", "effect", "p", "p (Holm)", "verdict"]
     rows = []
     for c in found:
