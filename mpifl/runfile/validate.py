@@ -57,9 +57,9 @@ def check(
         if (
             best.dtype != model.dtype
             or best.shape != model.shape
-            or not isinstance(int(read_attribute(best, "evaluation")), int)
+            or int(read_attribute(best, "evaluation")) >= rows["evaluations"]
         ):
-            raise ValueError("model/best is not a vector like model/x with an evaluation")
+            raise ValueError("model/best is not a vector like model/x with an evaluation of the file")
     if (constants := datasets.get("/model/constants")) is not None:
         _constants(constants, closed)
     return rows

@@ -300,3 +300,24 @@ def test_follow_prints_new_evaluations_until_the_end(tmp_path: Path) -> None:
         "time 2  updates 20  version 4  train_loss 0.25  personal_accuracy_mean 0.5000  personal_accuracy_best 0.5000",
         "completed",
     ]
+
+
+@pytest.mark.damaged
+def test_values_that_no_job_has_end_no_command(tmp_path: Path) -> None:
+    """A horizon or a step size that is no number, a best model without a metric or of no evaluation in the file."""
+    path = run_file(tmp_path / "a.h5", [0.1, 0.5])
+    for time_limit in ("soon", [1, 2], 10**400):
+        with h5py.File(path, "r+", libver="latest") as file:
+            file.attrs["config"] = yaml.safe_dump({"stop": {"time": time_limit}})
+        assert group_trials([load_trial(path)])[0].horizon == 1 and "50.00" in report([path])
+    sizes = [run_file(tmp_path / f"{k}.h5", [0.5], step_size=size) for k, size in enumerate((1, 10**400))]
+    options = Options(figures=("step-size-accuracy",), formats=("svg",))
+    assert "No figure step-size-accuracy: no run has values for it." in report(sizes, tmp_path / "out", options)
+    for evaluation in (1, 2):
+        with h5py.File(path, "r+", libver="latest") as file:
+            best = file["model"].require_dataset("best", data=file["model/x"], shape=(2,), dtype=float)
+            best.attrs["evaluation"] = evaluation
+        if evaluation == 1:
+            assert re.search("best model +after 2 updates", page(path))
+    with pytest.raises(ConfigError, match="model/best is not a vector like model/x with an evaluation of the file"):
+        page(path)

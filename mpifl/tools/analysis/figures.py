@@ -20,7 +20,7 @@ from mpifl.tools.analysis.options import CURVES, FIGURES, PICTURES, Options, is_
 from mpifl.tools.analysis.ranking import RankTest, performance_profile, rank_test
 from mpifl.tools.analysis.spread import BANDS, mean_and_spread
 from mpifl.tools.analysis.tables import known_mean
-from mpifl.tools.analysis.trials import Group, Trial, count_trials, format_value, label_of
+from mpifl.tools.analysis.trials import Group, Trial, count_trials, format_value, label_of, number_above_0
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -263,7 +263,7 @@ def step_size_figure(groups: Sequence[Group], metric: str, options: Options) -> 
     """The metric at the last evaluation against the step size, a line for each method: mean and spread."""
     label = next((name for name in groups[0].labels if name.rpartition(".")[2] == "step_size"), None)
     sizes = {size for group in groups if (size := group.labels.get(label or "")) is not None}
-    if label is None or len(sizes) < 2 or not all(type(size) in (int, float) for size in sizes):
+    if label is None or len(sizes) < 2 or not all(map(number_above_0, sizes)):
         raise _Nothing
     points = [(group.without(label), group.labels[label], group) for group in groups]
     return _point_panels(points, "step size", metric, options, sorted(sizes))

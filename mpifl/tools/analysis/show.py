@@ -104,8 +104,10 @@ def format_summary(run: Run) -> str:
         if text := format_accuracies(run.evaluations, *columns):
             facts[title] = text
     if (row := run.best_evaluation) >= 0:
-        metric, best = str(run.config["keep"]["best"]), run.evaluations.iloc[row]
-        facts["best model"] = f"{metric} {format_value(metric, best[metric])}, after {int(best.updates)} updates"
+        keep, best = run.config.get("keep"), run.evaluations.iloc[row]
+        metric = str(keep.get("best")) if isinstance(keep, dict) else ""
+        value = f"{metric} {format_value(metric, best[metric])}, " if metric in best else ""
+        facts["best model"] = f"{value}after {int(best.updates)} updates"
     facts["overload"], facts["contacts"] = overload_of(run)
     for title, name, unit in (
         ("wall time", "wall_seconds", "s"),

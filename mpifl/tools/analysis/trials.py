@@ -170,7 +170,7 @@ class Group:
     @property
     def horizon(self) -> float:
         """t_h, s: stop.time, else the time of the last evaluation."""
-        times = [t.config.get("stop.time") or t.end for t in self.trials]
+        times = [number_above_0(t.config.get("stop.time")) or t.end for t in self.trials]
         return float(np.nanmax(times)) if not np.isnan(times).all() else np.nan
 
     @cached_property
@@ -248,7 +248,11 @@ def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str
 def evaluate_number(run: Run, key: str) -> float | None:
     """A number above 0 of the section `evaluate` of a run's job; None where it has none."""
     evaluate = run.config.get("evaluate")
-    value = evaluate.get(key) if isinstance(evaluate, dict) else None
+    return number_above_0(evaluate.get(key)) if isinstance(evaluate, dict) else None
+
+
+def number_above_0(value: Any) -> float | None:
+    """A value of a configuration, if it is a number above 0; else None."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**63
     return value if known else None
 
