@@ -87,6 +87,11 @@ def table(
     numbers. bold: rows that are set in bold. best: cells, as (row, column), that are.
     """
     environment = "table*" if style.column is False else "table"
+    spanning = []
+    if style.span:
+        text, before, count = style.span
+        spanning.append("& " * before + rf"\multicolumn{{{count}}}{{c}}{{{escape(text)}}} \\")
+        spanning.append(rf"\cmidrule(lr){{{before + 1}-{before + count}}}")
     columns = [_number_column([row[k] for row in rows], style) for k in range(left, len(titles))]
     packages = "booktabs,siunitx" if style.siunitx else "booktabs"
     lines = [
@@ -98,7 +103,7 @@ def table(
         *([r"\footnotesize\setlength{\tabcolsep}{3pt}"] if style.column is not None else []),
         rf"\begin{{tabular}}{{{'l' * left}{''.join(columns)}}}",
         r"\toprule",
-        *_spanning(style.span),
+        *spanning,
         " & ".join(f"{{{escape(t)}}}" if style.siunitx else escape(t) for t in style.titles or titles) + r" \\",
         r"\midrule",
     ]
@@ -128,15 +133,6 @@ def figure(name: str, caption: str, width: float) -> str:
         rf"\label{{fig:{name}}}", rf"\end{{{environment}}}", "",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def _spanning(span: tuple[str, int, int] | None) -> list[str]:
-    """The line of a title over several columns, with a rule below it."""
-    if span is None:
-        return []
-    text, before, count = span
-    rule = rf"\cmidrule(lr){{{before + 1}-{before + count}}}"
-    return ["& " * before + rf"\multicolumn{{{count}}}{{c}}{{{escape(text)}}} \\", rule]
 
 
 def _number_column(cells: Sequence[str], style: Style) -> str:

@@ -208,17 +208,17 @@ def _table(table: Table) -> str:
         ]
         rest = "".join(f"<td{_align(j, table.left)}>{text}</td>" for j, text in enumerate(texts[1:], 1))
         body.append(f"<tr{' class=best' if best else ''}>{first}{rest}</tr>")
-    return _scrolled("The table", f'<table class="sortable"><thead><tr>{head}</tr></thead>'
-                     f"<tbody>{''.join(body)}</tbody></table>")  # fmt: skip
+    return _rows("The table", head, "".join(body), ' class="sortable"')
 
 
 def _align(k: int, left: int) -> str:
     return "" if k < left else ' class="number"'
 
 
-def _scrolled(label: str, content: str) -> str:
-    """A box that scrolls sideways on a narrow screen, by keyboard too."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{content}</div>'
+def _rows(label: str, head: str, body: str, options: str = "") -> str:
+    """A table in a box that scrolls sideways on a narrow screen, by keyboard too."""
+    table = f"<table{options}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{table}</div>'
 
 
 def _incomplete(runs: Sequence[Incomplete]) -> str:
@@ -227,9 +227,8 @@ def _incomplete(runs: Sequence[Incomplete]) -> str:
     rows = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in run)}</tr>" for run in runs[:MAX_INCOMPLETE])
     left = len(runs) - MAX_INCOMPLETE
     more = f"<p>... and {left} more.</p>" if left > 0 else ""
-    head = "<tr><th scope=col>run</th><th scope=col>status</th><th scope=col>reason</th></tr>"
-    table = f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
-    return _scrolled("Runs that are missing or not completed", table) + more
+    head = "<th scope=col>run</th><th scope=col>status</th><th scope=col>reason</th>"
+    return _rows("Runs that are missing or not completed", head, rows) + more
 
 
 def _configurations(groups: Sequence[Group], configs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
@@ -245,9 +244,8 @@ def _configurations(groups: Sequence[Group], configs: Sequence[Mapping[str, Any]
             + "</tr>"
             for group, each in zip(groups, flat, strict=True)
         )
-        head = f"<tr><th scope=col>group</th>{head}</tr>"
-        table = f'<table class="sortable"><thead>{head}</thead><tbody>{rows}</tbody></table>'
-        yield "<h3>What differs</h3>" + _scrolled("What differs", table)
+        table = _rows("What differs", f"<th scope=col>group</th>{head}", rows, ' class="sortable"')
+        yield f"<h3>What differs</h3>{table}"
     yield "<h3>The job of each group</h3>"
     yield "<p>That of its first trial, all defaults filled in; what differs comes first.</p>"
     for group, config, each in zip(groups, configs, flat, strict=True):

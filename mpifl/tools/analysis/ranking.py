@@ -49,9 +49,7 @@ class RankTest(NamedTuple):
     def groups(self) -> list[list[str]]:
         """The largest sets of methods whose mean ranks differ by less than the critical difference."""
         ranks = self.ranks.to_numpy()
-        ends = [
-            int(np.searchsorted(ranks, rank + self.difference)) for rank in ranks
-        ]  # one after a set that begins here
+        ends = np.searchsorted(ranks, ranks + self.difference).tolist()  # one after a set that begins here
         starts = [k for k in range(len(ranks)) if ends[k] > k + 1 and (k == 0 or ends[k] > ends[k - 1])]
         return [list(self.ranks.index[k : ends[k]]) for k in starts]
 
@@ -79,6 +77,5 @@ def critical_difference(methods: int, problems: int, level: float = LEVEL) -> fl
     """
     from scipy.stats import studentized_range
 
-    return (
-        float(studentized_range.ppf(1 - level, methods, inf)) / sqrt(2) * sqrt(methods * (methods + 1) / (6 * problems))
-    )
+    q = float(studentized_range.ppf(1 - level, methods, inf)) / sqrt(2)
+    return q * sqrt(methods * (methods + 1) / (6 * problems))

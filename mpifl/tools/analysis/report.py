@@ -11,7 +11,7 @@ from mpifl.text import progress
 from mpifl.tools.analysis.cautions import cautions
 from mpifl.tools.analysis.figures import draw_report, find_label, without_tuned
 from mpifl.tools.analysis.labels import read_labels
-from mpifl.tools.analysis.options import PAGE, PICTURES, Options
+from mpifl.tools.analysis.options import PAGE, Options
 from mpifl.tools.analysis.page import Incomplete, write_page
 from mpifl.tools.analysis.pivot import build_pivot
 from mpifl.tools.analysis.run import find_runs
@@ -87,7 +87,6 @@ def report_groups(
     data = summary(groups, options, marked) if table.data is None else table.data
     folder = Path(out)
     written: list[Path] = []
-    missing: list[str] = []
     with as_unwritable("out", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, write in (
@@ -96,9 +95,8 @@ def report_groups(
             if suffix in options.formats:
                 (folder / f"report.{suffix}").write_text(write(), encoding="utf-8")
                 written.append(folder / f"report.{suffix}")
-        if set(options.formats) & set(PICTURES):
-            pictures, missing = draw_report(groups, folder, options, candidates, tuned)
-            written += pictures
+        pictures, missing = draw_report(groups, folder, options, candidates, tuned)
+        written += pictures
         if PAGE in options.formats:
             shown, title = without_tuned(groups, tuned), title or folder.absolute().name
             write_page(folder / "report.html", title, table, shown, options, incomplete)

@@ -63,9 +63,9 @@ class Trial:
     train_every: int = 1  # evaluations for each one that measures the columns of TRAINING
 
     @property
-    def end(self) -> float:
-        """Time of the last evaluation, s; NaN if there is none."""
-        return float(self.evaluations.time.iloc[-1]) if len(self.evaluations) else np.nan
+    def horizon(self) -> float:
+        """stop.time, s, else the time of the last evaluation; NaN if there is none."""
+        return float(number_above_0(self.config.get("stop.time")) or self.last("time"))
 
     def last(self, metric: str) -> float:
         """The metric at the last evaluation; NaN if there is none, or no such metric."""
@@ -169,8 +169,8 @@ class Group:
 
     @property
     def horizon(self) -> float:
-        """t_h, s: stop.time, else the time of the last evaluation."""
-        times = [number_above_0(t.config.get("stop.time")) or t.end for t in self.trials]
+        """t_h, s: the longest of the trials."""
+        times = [trial.horizon for trial in self.trials]
         return float(np.nanmax(times)) if not np.isnan(times).all() else np.nan
 
     @cached_property

@@ -122,7 +122,7 @@ def trial_value(measure: Measure, trial: Trial) -> float:
     if curve.empty:
         return np.nan
     if measure.reaches is not None:
-        return _reached(measure, curve, float(trial.config.get("stop.time") or trial.end))
+        return _reached(measure, curve, trial.horizon)
     y = curve.y.to_numpy() ** measure.power * measure.scale
     if measure.slope is not None:
         return log_slope(curve.x.to_numpy(float), y, measure.slope)
