@@ -107,7 +107,7 @@ except mpifl.RunFailed as error:
 def test_a_second_run_where_a_rank_has_died(run: Start, tmp_path: Path, words: list[str], code: int) -> None:
     """It fails on all ranks that are left, with one line; the program ends with that, if it does not catch it."""
     needs_tolerance()
-    algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": "dies", "trigger": {"every": 3}}
+    algorithm = {"name": "tests.mpi.own:Failing", "at": "dies", "trigger": {"every": 3}}
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "clock": REAL, "algorithm": algorithm}))
     (tmp_path / "program.py").write_text(TWO_RUNS)
     done = run(4, "program.py", *words, tolerant=True, deadline=40)

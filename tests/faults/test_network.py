@@ -153,6 +153,6 @@ def test_clients_of_both_hosts_end_without_the_server(hosts: Wire, tmp_path: Pat
 
 
 def faulty(folder: Path, trouble: str, **more: Any) -> Path:
-    algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "trigger": {"every": 3}, **more}
+    algorithm = {"name": "tests.mpi.own:Failing", "at": trouble, "trigger": {"every": 3}, **more}
     problem = {"clients": 10, "model": {"name": "quadratic", "dim": 20}}
     return write(folder, "n", job(algorithm, problem, clock=REAL, stop={"updates": 200}, output="n.h5"))

@@ -1,26 +1,53 @@
-"""A user's own algorithm that fails in one rule: AREA, with the rule's name in `at`."""
+"""A user's own algorithms: AREA that fails, or whose clients send nothing at times, and FedAvg with threads."""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.fedavg import FedAvg
 from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)
 class Failing(Area):
-    """Client 1 fails in its round 3, the server after 20 events."""
+    """A client, or each, fails in its round 3, unless there is a file `peace`; the server after 20 events."""
 
     at: str = ""
-    """the rule that raises, or how the update is wrong"""
+    """the rule that raises, how the update is wrong, or what the client's rank does: hangs, also as computes in native
+    code; dies, is killed; exits, succeeds, exits in C, with status 7, 0 or 1; server exits: rank 0, with status 5"""
+    all: bool = False
+    """each client"""
+    client: int = 1
+    """which one fails, if not all do"""
 
     def _raise(self, rule: str, when: bool = True) -> None:
         if when and self.at == rule:
             raise RuntimeError(f"the rule {rule} broke")
+
+    def _end_rank(self) -> None:
+        if self.at in ("hangs", "computes"):
+            Path("trouble").touch()
+        if self.at == "computes":
+            hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
+        while self.at == "hangs":
+            time.sleep(0.01)
+        if self.at == "dies":
+            os.kill(os.getpid(), 9)
+        if self.at in ("exits", "succeeds"):
+            os._exit(7 if self.at == "exits" else 0)
+        if self.at == "exits in C":
+            ctypes.CDLL(None).exit(1)
 
     def init_client(self, x0: Vector, i: int) -> State:
         if self.at == "leaves":
@@ -32,11 +59,11 @@ class Failing(Area):
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         update = super().train(client, message, objective)
-        if client.i != 1 or message.round < 3 or (message.round > 3 and self.at != "always-nan"):
+        fails = (self.all or client.i == self.client) and not Path("peace").exists()
+        if not fails or message.round < 3 or (message.round > 3 and self.at != "always-nan"):
             return update
         self._raise("train")
-        if self.at == "interrupts":
-            raise KeyboardInterrupt
+        self._end_rank()
         (m,) = update.vectors
         wrong = {
             "longer": (np.append(m, m[:1]),),
@@ -68,6 +95,8 @@ class Failing(Area):
     def aggregate(self, server: State) -> None:
         self._raise("aggregate", server.k > 20)
         super().aggregate(server)
+        if self.at == "server exits":
+            os._exit(5)
 
     def model(self, server: State) -> Vector:
         self._raise("model", server.k > 20)
@@ -86,3 +115,26 @@ class Silent(Area):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         if update.vectors:
             super().receive(server, i, update, staleness)
+
+
+@dataclass(frozen=True)
+class Lingering(FedAvg):
+    """Rank 0 and the ranks of clients start threads that outlive the run and are no daemons."""
+
+    pool: bool = False
+    """a thread of a pool"""
+
+    def _linger(self) -> None:
+        if self.pool:
+            ThreadPoolExecutor(1).submit(time.sleep, 1000)
+        else:
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        self._linger()
+        return super().init_server(x0, clients)
+
+    def init_client(self, x0: Vector, i: int) -> State:
+        if i == 1:
+            self._linger()
+        return super().init_client(x0, i)

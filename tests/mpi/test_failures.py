@@ -26,12 +26,12 @@ REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
 VIRTUAL = {**REAL, "mode": "virtual"}
 
 
-def failing(folder: Path, at: str, clock: dict[str, Any] = REAL, dim: int = 20, **more: Any) -> Path:
-    """Writes the job that fails in a rule."""
-    algorithm = {"name": "tests.mpi.own:Failing", "at": at, "trigger": {"every": 3}}
+def failing(folder: Path, at: str, clock: dict[str, Any] = REAL, dim: int = 20, all: bool = False, **more: Any) -> Path:
+    """Writes a job of 6 clients whose client 1, on rank 2 of 4, fails in its round 3, or each does."""
+    algorithm = {"name": "tests.mpi.own:Failing", "at": at, "all": all, "trigger": {"every": 3}}
     problem = {"clients": 6, "model": {"name": "quadratic", "dim": dim}}
     rest = {"stop": {"time": 120}, "clock": clock, "evaluate": {"updates": 10}, "output": "f.h5", **more}
-    return write(folder, f"failing-{at}", job(algorithm, problem, seed=1, **rest))
+    return write(folder, f"failing-{at.replace(' ', '-')}", job(algorithm, problem, seed=1, **rest))
 
 
 @pytest.mark.parametrize(("clock", "dim"), [pytest.param(REAL, 20, marks=pytest.mark.smoke), long(VIRTUAL, 20000)])
@@ -52,17 +52,6 @@ def test_a_client_raises(run: Start, tmp_path: Path, clock: dict[str, Any], dim:
         assert text.startswith(says) and text.endswith("RuntimeError: the rule train broke")
     run(3, *MPIFL, "replay", "f.h5", "--trust", code=0)
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
-
-
-@pytest.mark.parametrize("ranks", [long(3), 0])
-def test_a_loss_that_fails_the_run(run: Start, tmp_path: Path, ranks: int) -> None:
-    done = run(ranks, *RUN, failing(tmp_path, "train", faults={"lost": "stop"}))
-    assert done.code == 3 and done.err.count("Traceback") == 1, str(done)
-    assert "mpifl: the run failed: client 1 was lost: raised on rank " in done.err, str(done)
-    with open_run(tmp_path / "f.h5") as file:
-        assert file.status == "failed" and file.attrs["wall_seconds"] < 20
-        (text,) = file.events.text[file.events.kind == "failed"]
-        assert text.endswith("RuntimeError: the rule train broke")
 
 
 @pytest.mark.parametrize(("at", "rank"), [("init_client", 2), long("init_server", 0)])
@@ -157,20 +146,14 @@ def test_the_server_raises(run: Start, tmp_path: Path, at: str, ranks: int) -> N
 PROBLEM = {"clients": 6, "model": {"name": "quadratic", "dim": 20}, "dtype": "float64"}
 
 
-def written(folder: Path, trouble: str, clock: dict[str, Any] = REAL, all: bool = False, **more: Any) -> Path:
-    """Writes a job of 6 clients whose client 1, on rank 2 of 4, fails in its round 3, or each does."""
-    algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "all": all, "trigger": {"every": 3}}
-    rest = {"stop": {"updates": 100}, "output": "f.h5", "clock": clock, **more}
-    return write(folder, "faulty", job(algorithm, PROBLEM, **rest))
-
-
 @pytest.fixture
 def begun(start: Start, tmp_path: Path) -> Callable[..., Command]:
-    """begun(trouble, ...) starts such a job on 4 ranks that outlive each other."""
+    """begun(at, ...) starts such a job on 4 ranks that outlive each other."""
     needs_tolerance()
 
-    def begin(trouble: str, *args: Any, ranks: int = 4, **more: Any) -> Command:
-        return start(ranks, *MPIFL, "run", written(tmp_path, trouble, *args, **more), tolerant=True)
+    def begin(at: str, *args: Any, ranks: int = 4, **more: Any) -> Command:
+        file = failing(tmp_path, at, *args, **{"stop": {"updates": 100}, **more})
+        return start(ranks, *MPIFL, "run", file, tolerant=True)
 
     return begin
 
@@ -248,7 +231,7 @@ def test_clients_that_compute_end_without_the_server(begun: Any, tmp_path: Path,
 @pytest.mark.long
 def test_the_log_names_whom_a_run_that_is_over_waits_for(start: Start, tmp_path: Path) -> None:
     """One line within 10 s; a signal then ends it."""
-    command = start(4, *MPIFL, "run", written(tmp_path, "hangs", faults={"grace": 4}))
+    command = start(4, *MPIFL, "run", failing(tmp_path, "hangs", stop={"updates": 100}, faults={"grace": 4}))
     until((tmp_path / "trouble").exists, command, "trouble")
     time.sleep(11)
     os.kill(command.rank(0), signal.SIGTERM)
@@ -267,7 +250,7 @@ def test_threads_of_the_user_do_not_keep_the_command(
     run: Start, tmp_path: Path, ranks: int, pool: bool, step: float, code: int
 ) -> None:
     """The process ends after the last line, with the exit code of the command. A large step diverges: the run fails."""
-    algorithm = {"name": "tests.mpi.faulty:Lingering", "pool": pool, "step_size": step}
+    algorithm = {"name": "tests.mpi.own:Lingering", "pool": pool, "step_size": step}
     case = job(algorithm, PROBLEM, clock=VIRTUAL, stop={"updates": 20})
     done = run(ranks, *MPIFL, "run", "-q", write(tmp_path, "l", case), deadline=30)
     assert done.code == code and "KeyboardInterrupt" not in done.err, str(done)
@@ -291,6 +274,6 @@ def test_a_library_call_leaves_threads_and_signals(run: Start, tmp_path: Path) -
 @pytest.mark.long
 def test_a_completed_run_with_a_rank_that_hangs_prints_no_abort(run: Start, tmp_path: Path) -> None:
     """MPICH would print `Abort(0)`; Open MPI's launcher has words of its own."""
-    file = written(tmp_path, "hangs", stop={"updates": 50}, faults={"patience": 2.0})
+    file = failing(tmp_path, "hangs", stop={"updates": 50}, faults={"patience": 2.0})
     done = run(4, *MPIFL, "run", file, deadline=40)
     assert done.code == 0 and "Abort(" not in done.err and "completed, 50 updates" in done.out, str(done)

@@ -33,8 +33,8 @@ LARGE = {"clients": 6, "model": {"name": "quadratic", "dim": 9000}, "dtype": "fl
 def faulty(tmp_path: Path) -> Any:
     """Writes a job of 6 clients whose client 1 fails in its round 3."""
 
-    def made(trouble: str, problem: dict[str, Any] = SMALL, times: int = 1, **more: Any) -> Path:
-        algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "times": times, "step_weights": "one"}
+    def made(trouble: str, problem: dict[str, Any] = SMALL, **more: Any) -> Path:
+        algorithm = {"name": "tests.mpi.own:Failing", "at": trouble, "step_weights": "one"}
         rest = {"stop": {"updates": 200}, "checkpoint": {"updates": 15}, "output": "f.h5", **more}
         return write(tmp_path, "faulty", job({**algorithm, "trigger": {"every": 3}}, problem, **rest))
 
@@ -66,7 +66,7 @@ def test_a_client_moves(
     run: Start, faulty: Any, tmp_path: Path, clock: Any, problem: Any, more: dict[str, Any]
 ) -> None:
     """A client that raised continues on another rank, and the server's sums over all clients are right."""
-    done = run(4, *RUN, faulty("raises", problem, clock=clock, faults={"lost": "rehost"}, **more))
+    done = run(4, *RUN, faulty("train", problem, clock=clock, faults={"lost": "rehost"}, **more))
     assert done.code == 0 and done.err.count("Traceback") == 1, str(done)
     path = tmp_path / "f.h5"
     events = complete(path, LIVE)

@@ -139,7 +139,7 @@ def hanging(tmp_path: Path, start: Start) -> Any:
 
     def begin(ranks: int, grace: float, native: bool = False, **more: Any) -> Command:
         trouble = "computes" if native else "hangs"
-        algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "all": True, "trigger": {"every": 3}}
+        algorithm = {"name": "tests.mpi.own:Failing", "at": trouble, "all": True, "trigger": {"every": 3}}
         job = {**JOB, "clock": VIRTUAL, "algorithm": algorithm, "faults": {"grace": grace}, **more}
         command = start(ranks, *RUN, write(tmp_path, "hanging", job))
         until((tmp_path / "trouble").exists, command, "a client that hangs")
