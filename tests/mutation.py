@@ -1,4 +1,4 @@
-"""Do the tests notice a mistake? Draws one-line mutations of the package at random and runs the tests against each.
+"""Do the tests notice a mistake? Draws small mutations of the package at random and runs the tests against each.
 
     python -m tests.mutation --count 60 --seed 0      prints a Markdown table, row by row
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import os
 import re
 import shutil
@@ -23,24 +24,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SWAPPED = {
-    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is", "in": "not in",
-    "not in": "in", "+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "%": "*", "**": "*", "+=": "-=", "-=": "+=",
-    "*=": "/=", "/=": "*=", "|=": "&=", "|": "&", "&": "|", "and": "or", "or": "and",
-}  # fmt: skip
 TIMEOUT = 1200.0  # s for one run of the tests: a mutation may make a run endless
+SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add,
+    ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult,
+    ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """What replaces the text between two columns of a line."""
+    """What replaces the text of a node."""
 
     file: str
     line: int
-    start: int
+    start: int  # of the text in the file, in bytes
     end: int
+    was: str
     new: str
 
     @property
@@ -48,140 +52,87 @@ class Mutation:
         folders = self.file.split("/")
         return folders[2 if folders[1] == "tools" else 1].removesuffix(".py")
 
-    def apply(self, root: Path) -> tuple[str, str]:
-        """Changes the file; the line before and after."""
+    def apply(self, root: Path) -> None:
         path = root / self.file
-        lines = path.read_text().splitlines(keepends=True)
-        before = lines[self.line - 1]
-        raw = before.encode()  # columns of `ast` count bytes
-        lines[self.line - 1] = (raw[: self.start] + self.new.encode() + raw[self.end :]).decode()
-        path.write_text("".join(lines))
-        return before.strip(), lines[self.line - 1].strip()
+        source = path.read_bytes()
+        path.write_bytes(source[: self.start] + self.new.encode() + source[self.end :])
 
 
-class Sites(ast.NodeVisitor):
-    """All mutations of a file. Not of annotations, docstrings, messages, or what only type checkers read."""
+def changed(node: ast.AST, **fields: Any) -> str:
+    """The code of a node with other values of some fields."""
+    return ast.unparse(type(node)(**{**vars(node), **fields}))
 
-    def __init__(self, file: str, source: str) -> None:
-        self.file, self.lines = file, source.splitlines()
-        self.found: list[Mutation] = []
-        self.visit(ast.parse(source))
 
-    def add(self, line: int, start: int, end: int, new: str) -> None:
-        self.found.append(Mutation(self.file, line, start, end, new))
+def mistakes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Nodes, this one or its condition, and what may stand in their place, each with one mistake."""
+    match node:
+        case ast.Compare():
+            for k, operator in enumerate(node.ops):
+                ops = [*node.ops[:k], SWAPPED[type(operator)](), *node.ops[k + 1 :]]
+                yield node, f"({changed(node, ops=ops)})"
+        case ast.BinOp() | ast.BoolOp() if type(node.op) in SWAPPED:
+            yield node, f"({changed(node, op=SWAPPED[type(node.op)]())})"
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
+            yield node, f"({ast.unparse(node.operand)})"
+        case ast.Constant(value=bool() as value):
+            yield node, str(not value)
+        case ast.Constant(value=int() as value):
+            yield node, str(value + 1)
+        case ast.Constant(value=float() as value):
+            yield node, repr(value * 2 or 1.0)
+        case ast.Call(args=[one, other, *rest]) if ast.unparse(one) != ast.unparse(other):
+            if not any(isinstance(each, ast.Starred) for each in (one, other)):
+                yield node, changed(node, args=[other, one, *rest])
+        case ast.If() | ast.While() | ast.IfExp() if not isinstance(node.test, ast.UnaryOp):
+            yield node.test, f"(not ({ast.unparse(node.test)}))"
+        case ast.AugAssign():
+            yield node, "pass"
+            if type(node.op) in SWAPPED:
+                yield node, changed(node, op=SWAPPED[type(node.op)]())
+        case ast.Assign() if all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
+            yield node, "pass"
+        case ast.Raise():
+            yield node, "pass"
+        case ast.Expr() if not isinstance(node.value, ast.Yield | ast.YieldFrom):
+            yield node, "pass"
 
-    def text(self, node: ast.expr | ast.stmt) -> str:
-        return self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()
 
-    def replace(self, node: ast.expr | ast.stmt, new: str) -> None:
-        if node.lineno == node.end_lineno and node.end_col_offset is not None:
-            self.add(node.lineno, node.col_offset, node.end_col_offset, new)
+def mutated(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and those below it; not annotations, docstrings, messages, assertions, or what only type checkers read."""
+    match node:
+        case ast.JoinedStr() | ast.Assert() | ast.Expr(value=ast.Constant()) | ast.arg():
+            return
+        case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
+            return
+        case ast.Raise():  # and not what it says
+            yield node
+            return
+        case ast.AnnAssign(value=value):
+            below = [value] if value else []
+        case ast.FunctionDef(args=args, body=body):
+            below = [args, *body]
+        case _:
+            yield node
+            below = [*ast.iter_child_nodes(node)]
+    for child in below:
+        yield from mutated(child)
 
-    def between(self, one: ast.expr, other: ast.expr) -> None:
-        """The operator between two operands."""
-        if one.end_lineno == other.lineno and one.end_col_offset is not None:
-            gap = self.lines[other.lineno - 1].encode()[one.end_col_offset : other.col_offset].decode()
-            symbol = gap.strip(" ()")
-            if symbol in SWAPPED:
-                start = one.end_col_offset + gap.index(symbol)
-                self.add(other.lineno, start, start + len(symbol), SWAPPED[symbol])
 
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        self.between(node.left, node.right)
-        self.generic_visit(node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        for one, other in zip(node.values, node.values[1:], strict=False):
-            self.between(one, other)
-        self.generic_visit(node)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        for one, other in zip([node.left, *node.comparators], node.comparators, strict=False):
-            self.between(one, other)
-        self.generic_visit(node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
-        if isinstance(node.op, ast.Not | ast.USub):
-            self.replace(node, f"({self.text(node)[3 if isinstance(node.op, ast.Not) else 1 :].strip()})")
-        self.generic_visit(node)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, bool):
-            self.replace(node, str(not node.value))
-        elif isinstance(node.value, int):
-            self.replace(node, str(node.value + 1))
-        elif isinstance(node.value, float):
-            self.replace(node, repr(node.value * 2 or 1.0))
-
-    def visit_Call(self, node: ast.Call) -> None:
-        if len(node.args) >= 2 and node.args[0].lineno == node.args[1].end_lineno:
-            one, other = node.args[:2]
-            texts = self.text(one), self.text(other)
-            if texts[0] != texts[1] and not any(isinstance(a, ast.Starred) for a in (one, other)):
-                middle = self.lines[one.lineno - 1].encode()[one.end_col_offset : other.col_offset].decode()
-                assert other.end_col_offset is not None
-                self.add(one.lineno, one.col_offset, other.end_col_offset, texts[1] + middle + texts[0])
-        self.generic_visit(node)
-
-    def visit_If(self, node: ast.If) -> None:
-        if "TYPE_CHECKING" not in ast.unparse(node.test):
-            self.condition(node.test)
-            self.generic_visit(node)
-
-    def visit_While(self, node: ast.While) -> None:
-        self.condition(node.test)
-        self.generic_visit(node)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.condition(node.test)
-        self.generic_visit(node)
-
-    def condition(self, test: ast.expr) -> None:
-        if not isinstance(test, ast.UnaryOp):
-            self.replace(test, f"(not ({self.text(test)}))")
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):  # a docstring, or `...`
-            if not isinstance(node.value, ast.Yield | ast.YieldFrom):
-                self.replace(node, "pass")
-            self.generic_visit(node)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self.replace(node, "pass")
-        self.between(node.target, node.value)
-        self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        if all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
-            self.replace(node, "pass")
-        self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value:
-            self.visit(node.value)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
-            self.visit(default)
-        for statement in node.body:
-            self.visit(statement)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        self.replace(node, "pass")
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        """Says what is known; no test breaks it."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """A message."""
+def sites(file: str, source: bytes) -> Iterator[Mutation]:
+    """All mutations of a file."""
+    begins = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]  # of lines
+    for node in mutated(ast.parse(source)):
+        for place, new in mistakes(node):
+            start = begins[place.lineno - 1] + place.col_offset
+            end = begins[place.end_lineno - 1] + place.end_col_offset
+            yield Mutation(file, place.lineno, start, end, source[start:end].decode(), new)
 
 
 def draw(count: int, seed: int) -> list[Mutation]:
     """As many mutations of each package as of another, at random."""
     packages: dict[str, list[Mutation]] = {}
     for path in sorted((ROOT / "mpifl").rglob("*.py")):
-        sites = Sites(str(path.relative_to(ROOT)), path.read_text())
-        for mutation in sites.found:
+        for mutation in sites(str(path.relative_to(ROOT)), path.read_bytes()):
             packages.setdefault(mutation.package, []).append(mutation)
     random = Random(seed)
     for sites_of_package in packages.values():
@@ -244,7 +195,8 @@ def rows(mutations: list[Mutation], long: bool) -> Iterator[str]:
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
             place = copied(Path(folder))
-            was, became = (text.replace("|", "\\|") for text in mutation.apply(place))
+            mutation.apply(place)
+            was, became = (" ".join(text.split()).replace("|", "\\|") for text in (mutation.was, mutation.new))
             tier, test = verdict(mutation, place, long)
         seconds = time.monotonic() - begin
         yield f"| {mutation.file} | {mutation.line} | `{was}` | `{became}` | {tier} | {test} | {seconds:.0f} |"
