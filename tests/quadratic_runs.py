@@ -153,6 +153,16 @@ class Picked(Scripted):
         return None if pick is None else sorted(self.out)[pick % len(self.out)]
 
 
+class Answers:
+    """A source of updates whose clients answer at once, with nothing."""
+
+    def receive_from(self, i: int, timeout: float = inf) -> Update:
+        return Update((), 1)
+
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
+        return None
+
+
 @dataclass(frozen=True)
 class Rounds:
     """A cohort for each round, as listed."""

@@ -13,15 +13,12 @@ import pytest
 import yaml
 
 from mpifl.config import read
+from tests.docs.pages import name
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "mpifl").rglob("*.py"))
 JOBS = [path for path in sorted((ROOT / "jobs").rglob("*.yaml")) if "\nproblem:" in path.read_text()]
 PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not re.match(r"build/|(.*/)?\.", str(p.relative_to(ROOT)))]
-
-
-def name(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 def test_jobs_are_valid_and_have_names_of_their_own() -> None:

@@ -189,11 +189,14 @@ def clients(dtype: str) -> tuple[np.ndarray, dict[int, Any]]:
 class Outcome:
     """How a run went: the model after each event, and all states at its end."""
 
-    def __init__(self, algorithm: Algorithm, dtype: str = "float64", forget: bool = False, rules: Any = None) -> None:
-        x0, objectives = clients(dtype)
-        kind = Forgetful if forget else Worker
+    def __init__(
+        self, algorithm: Algorithm, dtype: str = "float64", forget: bool = False, rules: Any = None,
+        hosted: tuple[np.ndarray, Worker] | None = None,
+    ) -> None:  # fmt: skip
+        """hosted: the first model and the clients, where these are others."""
         rules = rules or (Anew(algorithm) if forget else algorithm)
-        worker = kind(rules, x0, objectives)
+        x0, objectives = clients(dtype)
+        x0, worker = hosted or (x0, (Forgetful if forget else Worker)(rules, x0, objectives))
         people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
         self.models: list[np.ndarray] = []
         self.server = algorithm.init_server(x0, people)

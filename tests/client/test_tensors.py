@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifl.algorithms.base import Algorithm, Clients, Message, State
+from mpifl.algorithms.base import Message, State
 from mpifl.client.worker import Worker
 from mpifl.objective import check_vectors, clone, from_numpy, to_numpy
 from mpifl.problems import ProblemConfig, host, load
@@ -22,13 +22,8 @@ from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import Shared
-from mpifl.scheduling.clocks import VirtualClock
-from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live_schedule import LiveSchedule
-from mpifl.server.loop import Ending, ServerLoop
-from mpifl.transport.in_process import InProcessTransport
 from mpifl.vector_memory import VectorMemory
-from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
+from tests.algorithms.test_state import N, Outcome, build, clients, every_case, plain
 from tests.quadratic_runs import close
 from tests.tiers import parameters
 
@@ -101,24 +96,6 @@ class Reloading(Worker):
         return super().train(i, message)
 
 
-def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.ndarray], State]:
-    """The model after each event and the server's state, of the same run as `plain`."""
-    people, models = Clients(np.array([1, 2, 3, 4, 5]), seed=3), []
-    server = algorithm.init_server(x0, people)
-
-    def ending() -> Ending:
-        assert all(type(v) is np.ndarray for v in [server.x, algorithm.model(server)])
-        models.append(algorithm.model(server).copy())
-        return ""
-
-    speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
-    clock = VirtualClock(speed.contact_times(N, 0), speed.split_times(N, 0))
-    plan = LiveSchedule(clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES)
-    loop = ServerLoop(algorithm, server, people, InProcessTransport(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
-    loop.run(ending)
-    return models, server
-
-
 @every_case
 @pytest.mark.parametrize("kind", parameters([Worker, Reloading], [Reloading]))
 def test_every_algorithm_on_tensors(case: str, kind: type[Worker]) -> None:
@@ -126,9 +103,10 @@ def test_every_algorithm_on_tensors(case: str, kind: type[Worker]) -> None:
     algorithm, expected = build(case), plain(case)
     x0, objectives = clients("float64")
     worker = kind(algorithm, x0, {i: OnTensors(o) for i, o in objectives.items()}, memory=Elsewhere())
-    models, server = run(worker, algorithm, x0)
-    close(models, expected.models)
-    for state, other in zip([server, *(worker.states[i] for i in range(N))], expected.states(), strict=True):
+    found = Outcome(algorithm, hosted=(x0, worker))
+    assert all(type(model) is np.ndarray for model in [found.server.x, *found.models])
+    close(found.models, expected.models)
+    for state, other in zip(found.states(), expected.states(), strict=True):
         one, two = state.save(), other.save()
         assert one.keys() == two.keys()
         for key in one:
@@ -169,7 +147,7 @@ def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
         hosted = host(config.model, config.settings, problem.meta, shards, 0, ComputeResources())
         assert (hosted.train_batch is not None) == torch_.batched
         worker = Worker(algorithm, x0, hosted.objectives, hosted.train_batch, memory)
-        return run(worker, algorithm, x0)[0]
+        return Outcome(algorithm, hosted=(x0, worker)).models
 
     settings = Torch(threads=1, batched=batched, deterministic=True)
     arrays, tensors = outcome(VectorMemory(), settings), outcome(Plain(), settings)

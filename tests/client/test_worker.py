@@ -29,9 +29,10 @@ from mpifl.client.worker import Worker
 from mpifl.signals import Interrupted, SignalRecorder
 from mpifl.transport.client_end import ClientError
 from tests.mpi.cases import SMALL, job
+from tests.mpi.conftest import mpifl
 from tests.mpi.files import differing
 from tests.quadratic_runs import Quadratic
-from tests.server.test_resume import ALL, kept, mpifl, run
+from tests.server.test_resume import ALL, kept, run
 from tests.tiers import parameters
 
 X0 = np.array([1.0, -2.0, 0.5])

@@ -36,7 +36,7 @@ class Block:
     argument: str
 
     def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        return f"{name(self.page)}:{self.line}"
 
 
 def blocks(page: Path) -> list[Block]:

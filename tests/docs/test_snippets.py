@@ -220,7 +220,7 @@ def test_modules_and_files_that_pages_name_exist(page: Path) -> None:
 
 
 # -- the pages of the papers -------------------------------------------------------------------------------------------
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = ROOT / "docs" / "results"
 PAPERS = ("AREA", "FedDANE", "FedDR", "AsyPFL", "FedPD")
 CLAIMS = re.compile(r"^Claims that hold: (\d+); that do not: (\d+); not decided: (\d+)\.", re.MULTILINE)
 CELLS = re.compile(r"^(\d+) of (\d+) published cells are met\.", re.MULTILINE)

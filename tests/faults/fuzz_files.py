@@ -21,6 +21,7 @@ import numpy as np
 from mpifl.cli import main
 from tests.faults.fuzz_jobs import SMALL, mutate
 from tests.mpi.conftest import environment
+from tests.problems.conftest import idx_bytes, write_leaf
 
 
 # -- damage to bytes, whatever they mean -------------------------------------------------------------------------------
@@ -64,9 +65,9 @@ def damage(path: Path, random: Random) -> None:
     path.write_bytes(raw)
 
 
-def damage_one(folder: Path, random: Random, pattern: str = "*") -> None:
+def damage_one(folder: Path, random: Random) -> None:
     """Damages one of the files in `folder` and below; seldom replaces it by another kind of file, or removes it."""
-    files = sorted(path for path in folder.rglob(pattern) if path.is_file())
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     file = random.choice(files)
     chance = random.random()
     if chance < 0.9:
@@ -113,8 +114,7 @@ def idx(place: Path, zipped: bool = False) -> None:
     for part, rows in (("train", 30), ("t10k", 10)):
         x, y = integers(rows, 28, 28), np.arange(rows, dtype=np.uint8) % 10
         for name, array in ((f"{part}-images-idx3-ubyte", x), (f"{part}-labels-idx1-ubyte", y)):
-            raw = bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
-            file = place / (f"{name}.gz" if zipped else name)
+            raw, file = idx_bytes(array), place / (f"{name}.gz" if zipped else name)
             file.write_bytes(gzip.compress(raw, mtime=0) if zipped else raw)
 
 
@@ -145,12 +145,9 @@ def arrays(place: Path, suffix: str = ".npz") -> None:
 
 def leaf(place: Path) -> None:
     """LEAF's folders of JSON files."""
-    users, x = ["u0", "u1", "u2"], np.random.default_rng(0).random((4, 3)).round(3).tolist()
-    held = {user: {"x": x, "y": [0, 1, 2, 0]} for user in users}
-    content = {"users": users, "num_samples": [4] * 3, "user_data": held}
+    x = np.random.default_rng(0).random((4, 3)).round(3).tolist()
     for half in ("train", "test"):
-        (place / half).mkdir()
-        (place / half / "all_data.json").write_text(json.dumps(content))
+        write_leaf(place / half, {user: {"x": x, "y": [0, 1, 2, 0]} for user in ("u0", "u1", "u2")}, "all_data.json")
 
 
 def trace(place: Path) -> None:

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +22,9 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.runfile.checkpoint_folder import folder_of, sets
-from tests.mpi.conftest import RANKS, TOLERANT, Command, launched, mpiexec, until
+from tests.mpi.conftest import MPIFL, RANKS, TOLERANT, Command, mpiexec, mpifl, python, until
 from tests.mpi.files import differing
 
 FULL = os.environ.get("MPIFL_FAULTS") == "full"
@@ -54,16 +52,11 @@ def needs_tolerance() -> None:
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
-@contextlib.contextmanager
-def job(folder: Path, ranks: int, *words: str | Path, tolerant: bool = True) -> Iterator[Command]:
+def job(
+    folder: Path, ranks: int, *words: str | Path, tolerant: bool = True
+) -> contextlib.AbstractContextManager[Command]:
     """Runs `mpifl *words` on this number of ranks (0: without a launcher); kills what outlives the block."""
-    command = Command([*launched(ranks, tolerant), sys.executable, "-m", "mpifl", *map(str, words)], folder).start()
-    try:
-        yield command
-    finally:
-        command.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
-            command.process.communicate(timeout=10)
+    return python(ranks, *MPIFL, *words, cwd=folder, tolerant=tolerant)
 
 
 def began(path: Path) -> float | None:
@@ -123,11 +116,6 @@ def run_and_kill(
                     os.kill(victims[rank], signal.SIGKILL)
                     killed[rank] = time.time()
         return killed, command.ends_well(deadline)
-
-
-def mpifl(*words: str | Path) -> int:
-    """The exit code of a command in this process."""
-    return main([str(word) for word in words])
 
 
 def replays(path: Path) -> None:

@@ -5,8 +5,6 @@ x_s + u/n = (1/n) sum_i y_i, minus what is in flight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from mpifl.algorithms.base import State, Update
 from mpifl.checkpoint.sets import newest
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.reader import open_run
-from tests.faults.harness import mpifl
+from tests.mpi.conftest import mpifl
 
 
 class Spy:
@@ -37,8 +35,8 @@ class Spy:
         return float(np.abs(self.server.x + self.server.u / n - y).max())
 
 
-@contextmanager
-def spying() -> Iterator[Spy]:
+def replayed(path: Path) -> Spy:
+    """What a replay of an AREA run in this process, NAME-replay.h5 beside NAME.h5, ends with."""
     spy = Spy()
     init_server, init_client = Area.init_server, Area.init_client
     train, receive = Area.train, Area.receive
@@ -67,12 +65,6 @@ def spying() -> Iterator[Spy]:
         patch.setattr(Area, "init_client", watched_client)
         patch.setattr(Area, "train", watched_train)
         patch.setattr(Area, "receive", watched_receive)
-        yield spy
-
-
-def replayed(path: Path) -> Spy:
-    """What a replay of an AREA run in this process, NAME-replay.h5 beside NAME.h5, ends with."""
-    with spying() as spy:
         assert mpifl("replay", path) == 0
     return spy
 

@@ -28,8 +28,8 @@ from mpifl.algorithms.base import Algorithm, Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.objective import Objective, Vector
-from tests.faults.harness import Counted, amount, began, counting, intolerant, job, mpifl, pids, replays
-from tests.mpi.conftest import Command, until, write
+from tests.faults.harness import Counted, amount, began, counting, intolerant, job, pids, replays
+from tests.mpi.conftest import Command, mpifl, until, write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 CONTACTS = "MPIFL_CONTACTS"  # the folder of what clients write down; unset: nothing is, and nothing is slow

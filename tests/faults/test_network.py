@@ -25,11 +25,11 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import FULL, Counted, amount, began, counting, mpifl, needs_tolerance, replays, saved
+from tests.faults.harness import FULL, Counted, amount, began, counting, needs_tolerance, replays, saved
 from tests.faults.network import HOSTS, Wire, missing
 from tests.faults.spy import replayed
 from tests.mpi.cases import CASES, job
-from tests.mpi.conftest import TOLERANT, Command, mpiexec, until, write
+from tests.mpi.conftest import TOLERANT, Command, mpiexec, mpifl, until, write
 
 pytestmark = [
     pytest.mark.mpi,

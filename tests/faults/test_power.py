@@ -23,11 +23,10 @@ from mpifl import open_run
 from mpifl.errors import ConfigError
 from mpifl.runfile import reader
 from mpifl.tools.verify.run_file import check_file
-from tests.faults.harness import mpifl
 from tests.faults.power.disk import Disk, Record, read_record
 from tests.mpi.cases import AREA, DIGITS, LARGE32, SMALL, job
-from tests.mpi.conftest import Command, launched, write
-from tests.mpi.files import differing
+from tests.mpi.conftest import Command, launched, mpifl, write
+from tests.mpi.files import differing, folder_contents
 from tests.tiers import long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300), pytest.mark.damaged]
@@ -168,11 +167,7 @@ def test_the_record_is_complete(tmp_path: Path, recorded: Recorded) -> None:
     disk, records = recorded(root, 0, *words, MPIFL_AWAIT="1")
     cut = Cut(disk, records, len(records))
     cut.disk.write(tmp_path / "copy")
-
-    def files(folder: Path) -> dict[Path, bytes]:
-        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-    assert files(root) == files(tmp_path / "copy") and cut.promised == 3
+    assert folder_contents(root) == folder_contents(tmp_path / "copy") and cut.promised == 3
 
 
 @pytest.mark.parametrize("cuts", [20, long(150)])

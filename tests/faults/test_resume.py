@@ -19,11 +19,11 @@ import pytest
 
 from mpifl import open_run
 from mpifl.scheduling.availability import Renewal
-from tests.faults.harness import Counted, amount, counting, intolerant, job, kill_all, mpifl, saved
+from tests.faults.harness import Counted, amount, counting, intolerant, job, kill_all, saved
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL
 from tests.mpi.cases import job as of
-from tests.mpi.conftest import Command, until, write
+from tests.mpi.conftest import Command, mpifl, until, write
 from tests.mpi.files import differing
 from tests.mpi.test_virtual import METHODS
 

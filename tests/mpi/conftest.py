@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from mpifl.cli import main
+
 ROOT = Path(__file__).parents[2]
 RUN = [str(ROOT / "run_mpi.py")]
 MPIFL = ["-m", "mpifl"]
@@ -139,15 +141,15 @@ class Command:
         return f"{' '.join(self.words)}\nexit code {self.code}\n-- stdout\n{self.out}\n-- stderr\n{self.err}"
 
 
-def until(done: Callable[[], Any], command: Command, what: str, patience: float = DEADLINE) -> Any:
+def until(done: Callable[[], Any], command: Command, what: str) -> Any:
     """Waits until `done` returns something true, and returns that; fails if the command ends or hangs before."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + DEADLINE
     while not (found := done()):
         if command.over() and not (found := done()):
             pytest.fail(f"ended before {what}: {command.end()}")
         if time.monotonic() > end:
             command.kill()
-            pytest.fail(f"no {what} after {patience} s: {command.end()}")
+            pytest.fail(f"no {what} after {DEADLINE} s: {command.end()}")
         time.sleep(0.005)
     return found
 
@@ -155,22 +157,26 @@ def until(done: Callable[[], Any], command: Command, what: str, patience: float 
 Start = Callable[..., Command]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """start(ranks, *words) runs Python with these words in tmp_path: under the launcher, or 0 ranks without.
+@contextlib.contextmanager
+def python(ranks: int, *words: str | Path, cwd: Path, tolerant: bool = False) -> Iterator[Command]:
+    """Runs Python with these words: under the launcher, or 0 ranks without; kills what outlives the block.
 
     tolerant: with fault tolerance, so that the job outlives its ranks.
     """
-    started = []
-
-    def begin(ranks: int, *words: str | Path, cwd: Path = tmp_path, tolerant: bool = False) -> Command:
-        command = Command([*launched(ranks, tolerant), sys.executable, *map(str, words)], cwd).start()
-        started.append(command)
-        return command
-
-    yield begin
-    for command in started:
+    command = Command([*launched(ranks, tolerant), sys.executable, *map(str, words)], cwd).start()
+    try:
+        yield command
+    finally:
         command.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
+            command.process.communicate(timeout=10)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(ranks, *words): likewise, in tmp_path unless `cwd` says otherwise; killed after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *words, **options: stack.enter_context(python(*words, **{"cwd": tmp_path, **options}))
 
 
 @pytest.fixture
@@ -260,6 +266,11 @@ def run_all(folder: Path, ranks: int, jobs: dict[str, dict[str, Any]], deadline:
     for name, reply in zip(jobs, succeed(folder, ranks, commands, deadline), strict=True):
         assert [file for file in reply.changed if ".ckpt" not in file] == [f"{name}.h5"], reply
     return folder
+
+
+def mpifl(*words: object) -> int:
+    """The exit code of a command in this process."""
+    return main([*map(str, words)])
 
 
 def write(folder: Path, name: str, job: dict[str, Any]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ def contents(path: Path) -> dict[str, bytes]:
         return {name: file[name][()].tobytes() for name in names}
 
 
+def folder_contents(folder: Path) -> dict[Path, bytes]:
+    """What the files below a folder hold, by their path in it."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def consumed(path: Path) -> int:
     """The updates in a run's file so far; 0 before its clock has started."""
     try:
@@ -34,6 +40,12 @@ def attribute(path: Path, name: str) -> Any:
     with h5py.File(path) as file:
         value = file.attrs[name]
         return value.decode() if isinstance(value, bytes) else value
+
+
+def all_differences(one: Path, other: Path, names: Iterable[str], **options: Any) -> dict[str, list[str]]:
+    """The differences between NAME.h5 of two folders, for each name that has any."""
+    found = {name: differing(one / f"{name}.h5", other / f"{name}.h5", **options) for name in names}
+    return {name: what for name, what in found.items() if what}
 
 
 def differing(one: Path, other: Path, *, but: tuple[str, ...] = ()) -> list[str]:

@@ -18,7 +18,7 @@ from mpifl.config.registry import FAMILIES
 from tests.faults.harness import began, needs_tolerance, replays
 from tests.mpi.cases import CASES, DIGITS, job
 from tests.mpi.conftest import MPIFL, ROOT, Command, Start, all_refused, in_one_job, run_all, until, write
-from tests.mpi.files import differing
+from tests.mpi.files import all_differences, differing
 from tests.mpi.test_virtual import METHODS
 from tests.tiers import long
 from tests.verified import verify_files
@@ -113,8 +113,7 @@ def test_the_bits_do_not_depend_on_the_ranks_of_a_client(
     alone = run_all(here / "alone", 0, cases, DEADLINE)
     for ranks, g in counts:
         again = run_all(here / f"on-{ranks}-{g}", ranks, cases, DEADLINE, f"ranks_per_client={g}")
-        wrong = {name: differing(alone / f"{name}.h5", again / f"{name}.h5") for name in cases}
-        assert not {name: what for name, what in wrong.items() if what}, (ranks, g)
+        assert not all_differences(alone, again, cases), (ranks, g)
 
 
 @pytest.mark.long

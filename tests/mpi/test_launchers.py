@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpifl import open_run
-from tests.mpi.conftest import ROOT, environment
+from tests.mpi.conftest import MPIFL, ROOT, Start, environment
 
 OPEN_MPI, MPICH, INTEL = "Open MPI", "MPICH", "Intel MPI"
 LAUNCHERS = {
@@ -68,10 +67,6 @@ def test_one_run_of_all_ranks_or_exit_code_2(launcher: str, library: str, tmp_pa
 
 
 @pytest.mark.smoke
-@pytest.mark.skipif(not os.environ.get("MPIFL_MPIEXEC"), reason="MPIFL_MPIEXEC names no launcher")
-def test_every_process_runs_alone_where_mpi_is_switched_off(tmp_path: Path) -> None:
-    words = [os.environ["MPIFL_MPIEXEC"], "-n", "2", sys.executable, "-m", "mpifl", "--version"]
-    env = environment("launchers") | {"MPIFL_MPI": "0"}
-    run = subprocess.run(words, env=env, cwd=tmp_path, text=True, capture_output=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("mpifl ") == 2
+def test_every_process_runs_alone_where_mpi_is_switched_off(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPIFL_MPI", "0")
+    assert run(2, *MPIFL, "--version", code=0).out.count("mpifl ") == 2

@@ -13,7 +13,7 @@ import pytest
 from mpifl import open_run
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import run_all, succeed
-from tests.mpi.files import attribute, differing
+from tests.mpi.files import all_differences, attribute, differing
 from tests.tiers import parameters
 from tests.verified import verify_files
 
@@ -78,8 +78,7 @@ def test_every_rank_count_gives_the_same_bits(
     """Models, autocast, personal models, large vectors, statistics of both policies, text mapped into memory."""
     monkeypatch.setenv("MPIFL_CACHE", str(folder / "cache"))
     again = run_all(folder / f"on-{ranks}", ranks, {**CASES, "text": text_case(folder)}, DEADLINE)
-    wrong = {name: differing(alone / f"{name}.h5", again / f"{name}.h5") for name in [*CASES, "text"]}
-    assert not {name: what for name, what in wrong.items() if what}
+    assert not all_differences(alone, again, [*CASES, "text"])
     facts = json.loads(attribute(again / "area.h5", "compute"))
     assert [(fact["threads"], fact["device"]) for fact in facts] == [(1, "cpu")] * ranks
     for name in ("averaged", "local"):
@@ -110,5 +109,4 @@ def test_a_run_resumes_on_other_ranks(alone: Path, folder: Path) -> None:
     here = run_all(folder / "part", 3, parts, DEADLINE)
     stops = {name: CASES[name]["stop"]["updates"] for name in names}
     succeed(here, 2, [["resume", f"{name}.h5", f"stop.updates={stops[name]}"] for name in names], DEADLINE)
-    for name in names:
-        assert not differing(alone / f"{name}.h5", here / f"{name}.h5", but=("events",))
+    assert not all_differences(alone, here, names, but=("events",))

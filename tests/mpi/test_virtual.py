@@ -9,7 +9,7 @@ import pytest
 from mpifl.algorithms import ALIASES, names
 from tests.mpi.cases import CASES
 from tests.mpi.conftest import MPIFL, RUN, Start, run_all, write
-from tests.mpi.files import attribute, differing
+from tests.mpi.files import all_differences, attribute, differing
 from tests.tiers import long, selected
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -34,8 +34,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 )
 def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, cases: str, ranks: int) -> None:
     again = run_all(tmp_path / "again", ranks, {name: CASES[name] for name in SETS[cases]}, DEADLINE)
-    wrong = {name: differing(alone / f"{name}.h5", again / f"{name}.h5") for name in SETS[cases]}
-    assert not {name: what for name, what in wrong.items() if what}
+    assert not all_differences(alone, again, SETS[cases])
     assert {attribute(again / f"{name}.h5", "ranks") for name in SETS[cases]} == {max(1, ranks)}
 
 

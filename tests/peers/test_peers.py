@@ -24,7 +24,7 @@ from mpifl.scheduling.clocks import VirtualClock
 from tests.algorithms.test_fedcompass import NOTES, Noted
 from tests.algorithms.world import World
 from tests.peers.environments import drive, missing
-from tests.quadratic_runs import Picked, Quadratic, quadratics, random_quadratics, run
+from tests.quadratic_runs import Picked, Quadratic, random_quadratics, run
 
 pytestmark = [pytest.mark.long, pytest.mark.peers]
 TOLERANCE = 1e-9
@@ -168,7 +168,6 @@ def test_feddyn_client(peer: Any, record_property: Record) -> None:
     """FedLab's local steps leave out both terms of FedDyn, which it computes of parameters without a gradient; the dual
     is FedDyn's."""
     targets, alpha, step = np.array([1.0, -2.0, 0.5]), 0.5, 0.1
-    (one,) = quadratics([1.0], [0.0])
     one = Quadratic(np.ones(3), targets)
     x = np.random.default_rng(0).normal(size=(6, 3))
     theirs = peer("feddyn_client", {"epochs": 4, "step": step, "alpha": alpha}, x=x, targets=targets)

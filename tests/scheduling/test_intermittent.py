@@ -15,7 +15,6 @@ from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.fedavg import FedAvg
-from mpifl.cli import main
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling import clocks
@@ -27,7 +26,7 @@ from mpifl.scheduling.timeline import Timeline
 from mpifl.server.client_table import ClientTable
 from mpifl.server.failures import Action, ClientFailures
 from tests.mpi.cases import CASES, SMALL, intermittent, job
-from tests.mpi.conftest import write
+from tests.mpi.conftest import mpifl, write
 from tests.mpi.files import differing
 from tests.mpi.test_virtual import METHODS
 from tests.quadratic_runs import quadratics, run
@@ -204,13 +203,13 @@ def test_a_real_run_is_replayed(tmp_path: Path, cohort_from: str) -> None:
                          cohort_from=cohort_from, interrupted="restart")  # fmt: skip
     case = job({"name": "fedavg", "cohort": 3}, {**SMALL, "clients": 4}, clock=clock, stop={"updates": 36, "time": 60})
     path = tmp_path / "run.h5"
-    assert main(["run", "-q", str(write(tmp_path, "run", case)), f"output={path}"]) == 0
-    assert main(["replay", "-q", str(path), f"output={tmp_path / 'again.h5'}"]) == 0
+    assert mpifl("run", "-q", write(tmp_path, "run", case), f"output={path}") == 0
+    assert mpifl("replay", "-q", path, f"output={tmp_path / 'again.h5'}") == 0
     assert not differing(path, tmp_path / "again.h5", but=("events",))
     with open_run(path) as file:
         assert cohort_from == "available" or (file.updates.waited > 0).any()
         assert 0.05 < file.clients.on.mean() < 0.6
-    assert main(["verify", str(path)]) == 0
+    assert mpifl("verify", path) == 0
 
 
 def test_members_are_on_when_their_round_begins(tmp_path: Path) -> None:
@@ -219,7 +218,7 @@ def test_members_are_on_when_their_round_begins(tmp_path: Path) -> None:
     for which in ("available", "all"):
         case = job({"name": "fedavg", "cohort": 4}, {**SMALL, "clients": 12}, clock=intermittent(cohort_from=which))
         path = tmp_path / f"{which}.h5"
-        assert main(["run", "-q", str(write(tmp_path, which, case)), f"output={path}"]) == 0
+        assert mpifl("run", "-q", write(tmp_path, which, case), f"output={path}") == 0
         with open_run(path) as file:
             waits[which] = file.updates.waited.to_numpy()
     assert (waits["available"] == 0).all() and (waits["all"] > 0).any()
@@ -240,20 +239,20 @@ def test_every_method(name: str, interrupted: str, tmp_path: Path) -> None:
     periods = {"on": 1.0, "off": 1.0, "spread": 1.3, "interrupted": interrupted}
     path, clients = tmp_path / "run.h5", case["problem"]["clients"]
     file = write(tmp_path, "run", {**case, "clock": intermittent(case["clock"], **periods)})
-    assert main(["run", "-q", str(file), f"output={path}"]) == 0
+    assert mpifl("run", "-q", file, f"output={path}") == 0
     next_on = Renewal(**periods).on_periods(clients, case["seed"])  # type: ignore[arg-type]
     with open_run(path) as file:
         rows, on = file.updates, file.clients.on
         assert len(rows) == 60 and file.status == "completed"
         assert all(next_on(row.client, row.time)[0] <= row.time for row in rows.itertuples())
         assert (rows.waited > 0).any() and (rows.waited == 0).any() and on.min() < 1
-    assert main(["replay", "-q", str(path), f"output={tmp_path / 'again.h5'}"]) == 0
+    assert mpifl("replay", "-q", path, f"output={tmp_path / 'again.h5'}") == 0
     assert not differing(path, tmp_path / "again.h5", but=("events",))
 
 
 def test_methods_are_given_rates_while_on(tmp_path: Path, refused: Callable[..., str]) -> None:
     case = job({"name": "async-sgd", "rescale": "rates"}, SMALL, clock=intermittent(on=[1] * 6 + [9]))
     file = write(tmp_path, "rates", case)
-    assert main(["run", "-q", str(file), f"output={tmp_path / 'a.h5'}"]) == 0
+    assert mpifl("run", "-q", file, f"output={tmp_path / 'a.h5'}") == 0
     said = refused("run", "-q", file, "clock.availability.interrupted=restart", f"output={tmp_path / 'b.h5'}")
     assert "rescale=rates: clock.delay and clock.availability give no rates; expected times or counts" in said

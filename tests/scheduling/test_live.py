@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
-from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
 from mpifl.config import read
@@ -19,25 +17,20 @@ from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Fixed, NoDelay
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.schedule import Event
-from tests.quadratic_runs import quadratics, run
+from tests.quadratic_runs import Answers, quadratics, run
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
 
 
-def events(plan: LiveSchedule, reply: bool = True) -> list[tuple]:
+def events(plan: LiveSchedule) -> list[tuple]:
     """The plan's events with three clients, each sent a new message after its update."""
-
-    class Nothing:
-        def receive_from(self, i: int, timeout: float = inf) -> Update:
-            return Update((), 1)
-
     found = []
     for i in range(3):
         plan.clock.contact_time(i, 0)
-    for event in plan.events(Nothing()):  # type: ignore[arg-type]
+    for event in plan.events(Answers()):  # type: ignore[arg-type]
         update = event.kind == "update"
         found.append((event.kind, event.time, event.client, update and plan.aggregates(None)))
-        if update and reply:
+        if update:
             plan.clock.contact_time(event.client, 1)
     return found
 

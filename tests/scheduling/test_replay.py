@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Algorithm, Update
+from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Exponential, Fixed
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
-from tests.quadratic_runs import Log, random_quadratics, run
+from tests.quadratic_runs import Answers, Log, random_quadratics, run
 
 N = 4
 CLIENTS = random_quadratics(1, N)
@@ -77,11 +76,6 @@ def test_replay_of_real_time(trigger: Trigger) -> None:
 
 # -- the order of recorded events -------------------------------------------------------------------------------------
 UPDATES = [(float(t), t % 2, 0.0, 0.0, 0.0) for t in range(1, 5)]
-
-
-class Answers:
-    def receive_from(self, i: int, timeout: float = inf) -> Update:
-        return Update((), 1)
 
 
 def told(aggregations: Any, evaluations: Any, incidents: Any = (), timed: bool = False) -> list[tuple]:

@@ -29,10 +29,10 @@ from mpifl.runfile.writer import RunWriter
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.session import Session
 from tests.mpi.cases import AREA, CASES, job
-from tests.mpi.conftest import write
-from tests.mpi.files import differing
+from tests.mpi.conftest import mpifl, write
+from tests.mpi.files import differing, folder_contents
 from tests.runfile.test_writer import Mount, disk
-from tests.server.test_resume import EVERY, changed, finish_at_once, keep, kept, moved, mpifl, run
+from tests.server.test_resume import EVERY, changed, finish_at_once, keep, kept, moved, run
 from tests.tiers import long, parameters
 
 CASE = {**CASES["area-before"], "checkpoint": {"updates": EVERY}}
@@ -48,32 +48,27 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def content(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @dataclass
 class Killed:
     """The file of a complete run, and that of the same run when it was killed with checkpoints 2 and 3."""
 
     whole: Path
     path: Path
-    capsys: pytest.CaptureFixture[str]
+    printed: Callable[..., Any]
     refused: Callable[..., str]
 
     def resume(self, path: Path | None = None) -> str:
         """Resumes the killed run: it comes to the rows and the model of the complete one. What stderr says."""
-        self.capsys.readouterr()
-        assert mpifl("resume", path or self.path) == 0
+        err: str = self.printed("resume", path or self.path).err
         assert not differing(self.whole, path or self.path, but=("events",))
-        return self.capsys.readouterr().err
+        return err
 
     def refuse(self, *says: str, path: Path | None = None) -> None:
         """A resume is refused, and nothing is changed."""
         file = path or self.path
-        before, err = content(file.parent), self.refused("resume", file)
+        before, err = folder_contents(file.parent), self.refused("resume", file)
         assert all(text in err for text in says), err
-        assert content(file.parent) == before
+        assert folder_contents(file.parent) == before
 
     def checkpoint(self, suffix: str, number: int = 3) -> Path:
         return folder_of(self.path) / f"{number:06d}.{suffix}"
@@ -81,11 +76,11 @@ class Killed:
 
 @pytest.fixture
 def killed(
-    recorded: Path, tmp_path: Path, kept: list[Path], capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+    recorded: Path, tmp_path: Path, kept: list[Path], printed: Callable[..., Any], refused: Callable[..., str]
 ) -> Killed:
     shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
     kept += [tmp_path / f"kept-{k}/whole.h5" for k in range(len(list(tmp_path.glob("kept-*"))))]
-    return Killed(tmp_path / "whole.h5", kept[2], capsys, refused)
+    return Killed(tmp_path / "whole.h5", kept[2], printed, refused)
 
 
 # -- damaged checkpoints -----------------------------------------------------------------------------------------------
@@ -214,14 +209,14 @@ def test_two_resumes_at_once(killed: Killed, monkeypatch: pytest.MonkeyPatch) ->
     def other(*args: Any, **more: Any) -> RunWriter:
         monkeypatch.setattr(RunWriter, "resumed", late)
         killed.resume()
-        found.update(content(folder))
+        found.update(folder_contents(folder))
         return late(*args, **more)
 
     found: dict[Path, bytes] = {}
     monkeypatch.setattr(RunWriter, "resumed", other)
     says = "another process has resumed the run meanwhile; resume it again when that has ended\n"
     assert killed.refused("resume", killed.path).endswith(says)
-    assert found == content(folder)
+    assert found == folder_contents(folder)
 
 
 # -- which checkpoints belong to a run file ----------------------------------------------------------------------------
@@ -242,8 +237,7 @@ def test_a_checkpoint_that_comes_back(killed: Killed, monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(Session, "run", end)
-        assert mpifl("resume", killed.path) == 3
-    assert "checkpoint 3 is damaged" in killed.capsys.readouterr().err
+        assert "checkpoint 3 is damaged" in killed.printed("resume", killed.path, code=3).err
     killed.path = killed.path.parent / "killed" / killed.path.name
     assert not killed.checkpoint("json").exists(), "nobody can take it for one of this run"
     if not removed:  # a disk that was away, or another resume that wrote it meanwhile
@@ -372,18 +366,14 @@ def test_checkpoints_go_on_when_their_folder_is_lost_in_mid_run(
         assert np.concatenate(rows).tolist() == file.updates.client[: 4 * EVERY].tolist()
 
 
-def test_a_full_disk(
-    tmp_path: Path, disk: Mount, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk(tmp_path: Path, disk: Mount, printed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The run continues without the checkpoints that do not fit, and says so; none leaves its parts behind."""
     finish_at_once(monkeypatch)
     large = {"clients": 5, "model": {"name": "quadratic", "dim": 30000}, "dtype": "float64"}  # 240 kB a vector
     case = job({**AREA, "trigger": {"every": 2}}, large, checkpoint={"updates": 3})
     whole = run(tmp_path, "whole", {**case, "checkpoint": {}})
-    capsys.readouterr()
     made, why = disk(5 << 10) / "made.h5", "No space left on device"
-    assert mpifl("run", write(tmp_path, "made", case), f"output={made}") == 0
-    out, err = capsys.readouterr()
+    out, err = printed("run", write(tmp_path, "made", case), f"output={made}")
     with open_run(made) as file:
         told = file.events[file.events.kind == "checkpoint-failed"]
         assert len(told) > 10 and told.text.str.contains(why).all(), file.events

@@ -343,7 +343,7 @@ def test_metrics_in_the_run_file(tmp_path: Path) -> None:
         assert plain.evaluations.equals(rows[shared]) and len(plain.metrics) == 0
 
 
-def test_a_run_file_does_not_import_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_file_does_not_import_its_metrics(tmp_path: Path) -> None:
     """A metric of one's own is code: a replay needs trust, or the same names on the command line."""
     mpifl.run(metrics_job(tmp_path / "run.h5")).close()
     with mpifl.open_run(tmp_path / "run.h5") as run:

@@ -22,14 +22,13 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.checkpoint.snapshot import EvaluatorState
-from mpifl.cli import main
 from mpifl.objective import Objective
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import Evaluator
 from mpifl.signals import SignalRecorder
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
-from tests.mpi.conftest import write
+from tests.mpi.conftest import mpifl, write
 from tests.mpi.files import differing
 from tests.runfile.checksums import changing
 from tests.tiers import long, parameters
@@ -67,10 +66,6 @@ ALL: dict[str, dict[str, Any]] = {
     for name, case in (CASES | MORE).items()
     if name != "one-update"  # nothing lies between its messages and its end
 }
-
-
-def mpifl(*words: object) -> int:
-    return main([str(word) for word in words])
 
 
 def run(folder: Path, name: str, case: dict[str, Any]) -> Path:

@@ -39,6 +39,7 @@ from mpifl.server.client_table import ClientTable
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.mpi_server import MPIServerTransport
 from tests.checkpoint.sets import finished
+from tests.quadratic_runs import Answers
 from tests.runfile.test_writer import writer
 
 
@@ -61,27 +62,13 @@ def test_the_loop_by_itself() -> None:
 
 
 # -- plans and clocks --------------------------------------------------------------------------------------------------
-class Answers:
-    """A link whose clients answer at once."""
-
-    def receive_from(self, i: int, timeout: float = inf) -> Update:
-        return Update((), 1)
-
-    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
-        return None
-
-
-def through(
-    plan: LiveSchedule, rounds: list[int], limit: int = 200
-) -> Iterator[tuple[Event, tuple[ScheduleState, list[int]]]]:
+def through(plan: LiveSchedule, rounds: list[int]) -> Iterator[tuple[Event, tuple[ScheduleState, list[int]]]]:
     """The events of a plan, each client asked again after its update; and what the plan saves after each event."""
     for event in plan.events(Answers()):  # type: ignore[arg-type]
         if event.kind == "update":
             rounds[event.client] += 1
             plan.clock.contact_time(event.client, rounds[event.client])
         yield event, (plan.save(), list(rounds))
-        limit -= 1
-        assert limit
 
 
 TRIGGERS = {"every": Trigger(every=2), "period": Trigger(period=0.3), "poisson": Trigger(poisson=2.0),

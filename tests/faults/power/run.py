@@ -10,10 +10,12 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from mpifl.checkpoint.sets import Manifest
 from mpifl.cli import main
 from mpifl.server import checkpointer as checkpointer_module
-from mpifl.server.checkpointer import Checkpointer
+from tests.server.test_resume import finish_at_once
 
 
 def announce(folder: Path) -> None:
@@ -27,18 +29,8 @@ def announce(folder: Path) -> None:
     checkpointer_module.commit = announced
 
 
-def await_each() -> None:
-    snapshot = Checkpointer.begin
-
-    def awaited(self: Checkpointer, time: float) -> None:
-        snapshot(self, time)
-        self.finish(time)
-
-    Checkpointer.begin = awaited  # type: ignore[method-assign]
-
-
 if __name__ == "__main__":
     announce(Path(os.environ["MPIFL_RECORD_ROOT"]))
     if os.environ.get("MPIFL_AWAIT"):
-        await_each()
+        finish_at_once(pytest.MonkeyPatch())
     sys.exit(main(sys.argv[1:]))
