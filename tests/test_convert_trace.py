@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mpifl.cli import main
 from mpifl.scheduling.availability import TraceAvailability
 from mpifl.scheduling.delays import Trace
 
@@ -27,33 +26,34 @@ OTHERS = {
 }
 
 
-def convert(folder: Path, devices: Any, *words: str, protocol: int = 4) -> int:
+def convert(folder: Path, devices: Any, protocol: int = 4) -> list[object]:
+    """The command for the devices, without its options."""
     (folder / "devices").write_bytes(pickle.dumps(devices, protocol))
-    return main(["convert-trace", str(folder / "devices"), "--out", str(folder / "trace.csv"), *words])
+    return ["convert-trace", folder / "devices", "--out", folder / "trace.csv"]
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_availability(tmp_path: Path, protocol: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_availability(tmp_path: Path, protocol: int, printed: Callable[..., Any]) -> None:
     """The on periods of the first devices that are whole; the line that is printed has the job's section."""
     second = {**PHONE, "active": [0], "inactive": [518400]}
     devices = {7: PHONE, **dict(enumerate(OTHERS.values(), 10)), 99: second, 100: PHONE}
-    assert convert(tmp_path, devices, "--clients", "2", protocol=protocol) == 0
+    out = printed(*convert(tmp_path, devices, protocol), "--clients", "2").out
     path = tmp_path / "trace.csv"
     assert path.read_text() == ("client,start,end\n0,12788,65881\n0,100044,133574\n0,188992,208292\n1,0,518400\n")
     section = f"clock.availability: {{name: trace, path: {path}, after: repeat, period: 518400}}"
-    assert capsys.readouterr().out == f"{path}: 2 clients, 4 rows; in a job: {section}\n"
+    assert out == f"{path}: 2 clients, 4 rows; in a job: {section}\n"
     next_on = TraceAvailability(path=str(path), after="repeat", period=518400.0).on_periods(2, 0)
     assert next_on(0, 518400 + 70000.0) == (518400 + 100044, 518400 + 133574)
 
 
-def test_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capacity(tmp_path: Path, printed: Callable[..., Any]) -> None:
     """3 rows computation / 1000 + kilobits / communication: 3 * 20 * 0.162 + 5648/5648 = 10.72 s."""
     devices = {1: {"computation": 162.0, "communication": 5648.0}, 2: {"computation": 0.0, "communication": 1.0},
                3: {"computation": 10, "communication": 100}}  # fmt: skip
-    assert convert(tmp_path, devices, "--clients", "2", "--rows", "20", "--kilobits", "5648") == 0
+    out = printed(*convert(tmp_path, devices), "--clients", 2, "--rows", 20, "--kilobits", 5648).out
     assert (tmp_path / "trace.csv").read_text() == "client,seconds\n0,10.72\n1,57.08\n"
     assert Trace(path=str(tmp_path / "trace.csv"), exhausted="repeat").contact_times(2, 0)(0, 5) == 10.72
-    assert "clock.delay: {name: trace" in capsys.readouterr().out
+    assert "clock.delay: {name: trace" in out
 
 
 class Evil:
@@ -93,8 +93,8 @@ def test_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["devices"]
 
 
-def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_overwritten(tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "trace.csv").write_text("mine")
-    assert convert(tmp_path, {1: PHONE}, "--clients", "1") == 2
-    assert "the file exists; choose another name" in capsys.readouterr().err
+    says = refused(*convert(tmp_path, {1: PHONE}), "--clients", "1")
+    assert "the file exists; choose another name" in says
     assert (tmp_path / "trace.csv").read_text() == "mine"

@@ -60,7 +60,7 @@ def test_what_is_no_file_is_refused_in_one_line(
 
 
 @pytest.mark.timeout(30)
-def test_a_folder_with_what_is_no_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_what_is_no_file(path: Path, printed: Callable[..., Any]) -> None:
     """It is named, and the others are shown."""
     folder = path.parent / "runs"
     folder.mkdir()
@@ -69,12 +69,10 @@ def test_a_folder_with_what_is_no_file(path: Path, capsys: pytest.CaptureFixture
         make(folder / name)
     (folder / "d.h5").symlink_to("nowhere")
     (folder / "e.h5").symlink_to("e.h5")
-    assert main(["show", str(folder)]) == 0
-    shown = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:8])
+    shown = dict(line.split()[:2] for line in printed("show", folder).out.splitlines()[2:8])
     assert shown == {"run.h5": "completed", **{f"{name}.h5": "damaged" for name in "abcde"}}
     for named in (str(folder), f"{folder}/*.h5"):
-        assert main(["report", named]) == 0
-        out = capsys.readouterr().out
+        out = printed("report", named).out
         left_out = [line.split("/")[-1].split(":")[0] for line in out.splitlines() if line.startswith("Left out: ")]
         assert left_out == [f"{name}.h5" for name in ("abcde" if named == str(folder) else "abde")]
 

@@ -67,16 +67,13 @@ def test_the_file_keeps_the_model_of_the_best_evaluation(tmp_path: Path, metric:
     assert main(["verify", str(made.path)]) == 3
 
 
-def test_it_is_shown_and_exported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_it_is_shown_and_exported(tmp_path: Path, printed: Callable[..., Any], refused: Callable[..., str]) -> None:
     from safetensors.numpy import load_file
 
     path = tmp_path / "a.h5"
     made = mpifl.run(job(path, keep={"best": "validation_loss"}))
     row = made.evaluations.iloc[made.best_evaluation]
-    assert main(["show", str(path)]) == 0
-    assert f"validation_loss {row.validation_loss:.5g}, after {int(row.updates)} updates" in capsys.readouterr().out
+    assert f"validation_loss {row.validation_loss:.5g}, after {int(row.updates)} updates" in printed("show", path).out
     (file,) = mpifl.export_run(path, "safetensors", best=True)
     assert load_file(file)["x"].tobytes() == made.best_model.tobytes()
     other = mpifl.run(job(tmp_path / "b.h5"))
@@ -203,13 +200,14 @@ def test_tensorboard_has_the_last_number_before_each_evaluation(logged: Path) ->
         assert np.array_equal(values, rows[name], equal_nan=True)
 
 
-def test_a_report_shows_them(logged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(logged), "--columns", "gamma,delta", "--figures", "delta", "--out", str(tmp_path)]) == 0
+def test_a_report_shows_them(
+    logged: Path, tmp_path: Path, printed: Callable[..., Any], refused: Callable[..., str]
+) -> None:
+    out = printed("report", logged, "--columns", "gamma,delta", "--figures", "delta", "--out", tmp_path).out
     with mpifl.open_run(logged) as run:
-        assert f"{run.evaluations.delta.iloc[-1]:.3g}" in capsys.readouterr().out
+        assert f"{run.evaluations.delta.iloc[-1]:.3g}" in out
     assert (tmp_path / "delta.png").exists()
-    assert main(["report", str(logged), "--columns", "gama"]) == 2
-    assert "columns=gama: unknown; expected one of" in capsys.readouterr().err
+    assert "columns=gama: unknown; expected one of" in refused("report", logged, "--columns", "gama")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 
 import mpifl
 from mpifl import ConfigError
-from mpifl.cli import main
 from mpifl.config.job import Job
 from mpifl.config.read import job_to_dict
 from mpifl.server.memory_estimate import (
@@ -103,9 +102,8 @@ def test_a_run_without_room_is_refused_in_one_line(tmp_path: Path, refused: Call
     assert not output.exists()
 
 
-def test_check_prints_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "jobs/quickstart.yaml"]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
+def test_check_prints_the_estimate(printed: Callable[..., Any]) -> None:
+    last = printed("check", "jobs/quickstart.yaml").out.splitlines()[-1]
     assert last.startswith("# memory: ") and "in one process" in last and "free here: " in last
 
 

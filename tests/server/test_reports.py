@@ -158,15 +158,12 @@ def test_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_
 
 
 @pytest.mark.parametrize("stop", [0.15, 1e3])
-def test_a_run_that_consumed_nothing_has_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], stop: float
-) -> None:
+def test_a_run_that_consumed_nothing_has_failed(tmp_path: Path, printed: Callable[..., Any], stop: float) -> None:
     """Whether its time is over or no client is left: the first refusal is on stderr and in the last line."""
     path, says = tmp_path / "c.h5", "client 2: the update is not finite"
     clock = {"mode": "virtual", "delay": {"name": "fixed", "seconds": [0.3, 0.2, 0.1, 1, 1, 1, 1]}}
     file = write(tmp_path, "c", job({"name": "fedavg", "step_size": 1e45}, SMALL, clock=clock, stop={"time": stop}))
-    assert main(["run", str(file), f"output={path}"]) == 3
-    out, err = capsys.readouterr()
+    out, err = printed("run", file, f"output={path}", code=3)
     assert f"mpifl: update refused: {says}\n" in err and "Traceback" not in err
     assert out.startswith(f"{path}: failed, 0 updates in 0 s") and out.endswith(f"the first refusal: {says}\n"), out
     if stop < 1:
@@ -176,6 +173,9 @@ def test_a_run_that_consumed_nothing_has_failed(
         assert "of 7 clients 7 aside; 21 updates refused" in out and "the run failed: all clients are lost" in err
     with mpifl.open_run(path) as run:
         assert run.status == "failed" and not run.open_ended
+        told = run.events[run.events.client == 2]
+        assert stop < 1 or told.kind.tolist() == ["refused"] * 3 + ["aside"]
+        assert stop < 1 or told.text.iloc[-1] == "3 updates refused in a row: the update is not finite"
 
 
 @dataclass(frozen=True)
@@ -268,15 +268,14 @@ CONTACTS = "contacts took .* s where the delay model says 0.1 s"
     ],
 )
 def test_the_final_line_and_show_say_what_was_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: dict[int, float],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., Any], seconds: dict[int, float],
     more: dict[str, Any], says: str,
 ) -> None:  # fmt: skip
     """Evaluations after a contact of 1.3 s; four clients in one process, whose contacts take 4 x 0.08 s, not 0.1 s."""
     slow(monkeypatch, seconds)
     path, more = tmp_path / "late.h5", {"stop": {"updates": 8}, "evaluate": {"every": 0.05}, **more}
     for words in ("run", late_job(tmp_path, **more)), ("show", path):
-        assert main([*map(str, words)]) == 0
-        assert re.search(says, capsys.readouterr().out)
+        assert re.search(says, printed(*words).out)
     with open_run(path) as run:
         check_times(run)
         late = run.evaluations.age[run.evaluations.age > 1.0]
@@ -360,9 +359,8 @@ def test_commands_log_where_stderr_is_no_terminal(here: Path) -> None:
     assert all(re.match(STAMP + r"[\d.]+ of 1.2 s \(\d+%\), [\d,]+ updates", line) for line in progress)
 
 
-def test_warnings_have_no_time_where_the_state_is_not_logged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "job.yaml", "output=a.h5", "faults={norm: 1e-9}"]) == 3
-    *_, first, _, last = capsys.readouterr().err.splitlines()
+def test_warnings_have_no_time_where_the_state_is_not_logged(here: Path, printed: Callable[..., Any]) -> None:
+    *_, first, _, last = printed("run", "job.yaml", "output=a.h5", "faults={norm: 1e-9}", code=3).err.splitlines()
     assert re.match("mpifl: update refused: client 2: the update's norm", first)
     assert last.startswith("mpifl: the run failed: all clients are lost")
 
@@ -375,12 +373,11 @@ class Raising(Area):
 
 
 def test_the_traceback_of_a_client_has_the_time(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., Any]
 ) -> None:
     """The run continues without this client: it is a warning, whose further lines are indented."""
     monkeypatch.setenv("MPIFL_LOG_LEVEL", "info")
-    assert main(["run", "job.yaml", "output=a.h5", f"algorithm={{name: {__name__}:Raising}}"]) == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = printed("run", "job.yaml", "output=a.h5", f"algorithm={{name: {__name__}:Raising}}").err.splitlines()
     first = next(k for k, line in enumerate(lines) if "raised on rank" in line)
     assert re.match(STAMP + "mpifl: client 0 raised on rank 0", lines[first])
     assert lines[first + 1] == "    Traceback (most recent call last):" and "    AssertionError" in lines[first + 2 :]
@@ -397,12 +394,10 @@ def test_the_traceback_of_a_client_has_the_time(
     ],
 )
 def test_level_is_chosen_by_options_then_by_the_environment(
-    level: str, options: list[str], expected: str, here: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    level: str, options: list[str], expected: str, here: Path, monkeypatch: pytest.MonkeyPatch, printed: Any
+) -> None:
     monkeypatch.setenv("MPIFL_LOG_LEVEL", level)
-    assert main(["run", "job.yaml", "output=a.h5", *options]) == 0
-    err = capsys.readouterr().err
+    err = printed("run", "job.yaml", "output=a.h5", *options).err
     assert ("job: logged, fedbuff" in err) == bool(expected)
     assert ("evaluation at 2 s" in err) == (expected == "evaluation at")
     assert bool(err) == bool(expected)
