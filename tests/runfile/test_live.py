@@ -20,30 +20,25 @@ import numpy as np
 import pytest
 
 from mpifl.cli import main
-from mpifl.errors import ConfigError
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.reader import Run, open_run
 from mpifl.runfile.run_lock import WATCH_TIME, Lock, is_locked
 from mpifl.tools.analysis import show as show_module
 from tests.mpi.cases import AREA, SMALL, job
-from tests.mpi.conftest import write
+from tests.mpi.conftest import MPIFL, Command, Start, run, start, until, write
+from tests.mpi.files import consumed
 from tests.runfile.test_resumed import fill, resumed
 from tests.runfile.test_writer import writer
 from tests.tiers import examples, long
 
+__all__ = ["run", "start"]
 ROOT = Path(__file__).parents[2]
-Start = Callable[..., tuple[subprocess.Popen[bytes], Path]]
-
-
-def until(done: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+Writing = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def writing(tmp_path: Path) -> Iterator[Writing]:
+    """writing(name, period) starts a process that writes a run file."""
     processes = []
 
     def begin(name: str = "live.h5", period: float = 0.005) -> tuple[subprocess.Popen[bytes], Path]:
@@ -51,7 +46,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         words = [sys.executable, "-m", "tests.runfile.live_writer", path, str(period)]
         process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=ROOT)
         processes.append(process)
-        until(path.exists)
+        while not path.exists():
+            assert process.poll() is None
+            time.sleep(0.005)
         return process, path
 
     yield begin
@@ -77,8 +74,8 @@ def consistent(run: Run) -> int:
 
 
 @pytest.mark.timeout(120)
-def test_reader_opens_the_file_hundreds_of_times_while_it_is_written(start: Start) -> None:
-    process, path = start()
+def test_reader_opens_the_file_hundreds_of_times_while_it_is_written(writing: Writing) -> None:
+    process, path = writing()
     seen, rows = [], 0
     opens = examples(200)
     for _ in range(opens):
@@ -109,9 +106,9 @@ def test_reader_opens_the_file_hundreds_of_times_while_it_is_written(start: Star
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-def test_no_header_of_a_dataset_lies_across_two_pages(start: Start) -> None:
+def test_no_header_of_a_dataset_lies_across_two_pages(writing: Writing) -> None:
     """Linux ends the write of a killed process between two pages of 4,096 bytes: half a header has a wrong checksum."""
-    process, path = start()
+    process, path = writing()
     process.kill()
     process.communicate()
     headers = {}
@@ -123,17 +120,17 @@ def test_no_header_of_a_dataset_lies_across_two_pages(start: Start) -> None:
         assert first // 4096 == last // 4096, name
 
 
-def test_reader_survives_the_end_of_the_run(start: Start) -> None:
+def test_reader_survives_the_end_of_the_run(writing: Writing) -> None:
     """Opening again and again while the writer closes the file never fails, nor after it was killed."""
     for trial in range(3):
-        process, path = start(f"killed{trial}.h5", 0.002)
+        process, path = writing(f"killed{trial}.h5", 0.002)
         time.sleep(random.Random(trial).uniform(0.1, 0.4))
         process.kill()
         process.wait(timeout=10)
         with open_run(path) as run:
             assert consistent(run) >= 0 and run.open_ended
     for trial in range(4):
-        process, path = start(f"end{trial}.h5")
+        process, path = writing(f"end{trial}.h5")
         with open_run(path) as run:
             assert process.stdin is not None
             process.stdin.write(b"\n")
@@ -229,46 +226,34 @@ int flock(int fd, int operation) { errno = atoi(getenv("FLOCK_ERRNO")); return e
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
 
 
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, str]]:
-    """The environment of a process whose flock fails with an error number; 0: succeeds, and locks nothing."""
+@pytest.fixture
+def flock_fails(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """From then on flock fails in new processes with an error number; 0: succeeds, and locks nothing."""
     if not (compiler := shutil.which("cc")):
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("shim")
     (folder / "flock.c").write_text(SHIM)
     library = folder / "flock.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "flock.c"], check=True)
-    return lambda number: {"LD_PRELOAD": str(library), "FLOCK_ERRNO": str(number)}
+
+    def fails(number: int) -> None:
+        monkeypatch.setenv("LD_PRELOAD", str(library))
+        monkeypatch.setenv("FLOCK_ERRNO", str(number))
+
+    return fails
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Any]:
-    """begin(environment, **job) starts a run of a.h5 that lasts, and waits for its first rows."""
-    started = []
+def begin(start: Start, tmp_path: Path) -> Callable[..., Command]:
+    """begin(**job) starts a run of a.h5 that lasts, and waits for its first rows."""
 
-    def start(environment: dict[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
+    def begun(**more: Any) -> Command:
         file = write(tmp_path, "a", job(AREA, SMALL, **{"clock": REAL, "stop": {"time": 60.0}, **more}))
-        words = [sys.executable, "-m", "mpifl", "run", str(file), f"output={tmp_path / 'a.h5'}"]
-        process = subprocess.Popen(
-            words, env=os.environ | (environment or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        until(lambda: rows(tmp_path / "a.h5") or process.poll() is not None)
-        assert process.poll() is None, process.communicate()
-        return process
+        command = start(0, *MPIFL, "run", file, f"output={tmp_path / 'a.h5'}")
+        until(lambda: consumed(tmp_path / "a.h5"), command, "rows")
+        return command
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def rows(path: Path) -> int:
-    try:
-        with open_run(path) as run:
-            return run.count("updates")
-    except ConfigError:
-        return 0
+    return begun
 
 
 @pytest.fixture
@@ -282,8 +267,9 @@ def test_a_live_file_is_not_replaced(
     begin: Any, overwrite: list[str], tmp_path: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nor is that of a stopped process, which writes nothing for a while. That of a killed process is, at once."""
-    process, path = begin(checkpoint={"every": 0.2}), tmp_path / "a.h5"
-    until(lambda: is_locked(folder_of(path)))
+    command, path = begin(checkpoint={"every": 0.2}), tmp_path / "a.h5"
+    until(lambda: is_locked(folder_of(path)), command, "checkpoint")
+    process = command.process
     process.send_signal(signal.SIGSTOP)
     os.utime(path, (1e9, 1e9))
     says = f"mpifl: output={path}: the run is still being written; expected one that has ended\n"
@@ -292,9 +278,9 @@ def test_a_live_file_is_not_replaced(
     says = f"mpifl: output={path}: a.ckpt is still being written; expected a run that has ended\n"
     assert refused(*overwrite) == says
     moved.rename(path)
-    before = rows(path)
+    before = consumed(path)
     process.send_signal(signal.SIGCONT)
-    until(lambda: rows(path) > before)  # the run goes on
+    until(lambda: consumed(path) > before, command, "rows")  # the run goes on
     process.kill()
     process.wait()
     os.utime(path)
@@ -307,35 +293,35 @@ def test_a_live_file_is_not_replaced(
 @pytest.mark.long
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, 0], ids=["ENOLCK", "EOPNOTSUPP", "of one host"])
 def test_the_heartbeat_tells_where_locks_do_not(
-    begin: Any, overwrite: list[str], tmp_path: Path, shim: Callable[[int], dict[str, str]], number: int
-) -> None:
+    begin: Any, run: Start, overwrite: list[str], tmp_path: Path, flock_fails: Callable[[int], None], number: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Also of a run on another host, whose locks may not be seen here."""
-    path, environment = tmp_path / "a.h5", shim(number)
-    process = begin(environment)
-    words, elsewhere = [sys.executable, "-m", "mpifl", *overwrite], {**environment, "SLURMD_NODENAME": "elsewhere"}
-    options: dict[str, Any] = {"env": os.environ | elsewhere, "stderr": subprocess.PIPE, "text": True, "timeout": 60}
-    done = subprocess.run(words, **options)
+    path = tmp_path / "a.h5"
+    flock_fails(number)
+    process = begin().process
+    monkeypatch.setenv("SLURMD_NODENAME", "elsewhere")
     says = f"mpifl: output={path}: the run is still being written; expected one that has ended\n"
-    assert done.returncode == 2 and done.stderr == says
+    assert run(0, *MPIFL, *overwrite, code=2).err == says
     process.kill()
     process.wait()
-    start = time.monotonic()
-    done = subprocess.run(words, **options)
-    assert done.returncode == 0 and time.monotonic() - start > WATCH_TIME
-    assert done.stderr == f"mpifl: {path}: not written for 3 s, so its run has ended; file locks could not tell\n"
+    done = run(0, *MPIFL, *overwrite, code=0)
+    assert done.seconds > WATCH_TIME
+    assert done.err == f"mpifl: {path}: not written for 3 s, so its run has ended; file locks could not tell\n"
     assert open_run(path).count("updates") == 20
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, long(errno.EOPNOTSUPP)], ids=["ENOLCK", "EOPNOTSUPP"])
-def test_a_file_system_without_locks(tmp_path: Path, shim: Callable[[int], dict[str, str]], number: int) -> None:
+def test_a_file_system_without_locks(
+    run: Start, tmp_path: Path, flock_fails: Callable[[int], None], number: int
+) -> None:
     """A run, with checkpoints, and all that reads its file."""
     path = tmp_path / "a.h5"
     file = write(tmp_path, "a", job(AREA, SMALL, checkpoint={"updates": 20}, stop={"updates": 4000}))
     commands = [["run", str(file), f"output={path}"], ["show", str(path)], ["replay", str(path)]]
     code = f"import sys; from mpifl.cli import main; sys.exit(max(map(main, {commands})))"
-    options: dict[str, Any] = {"env": os.environ | shim(number), "capture_output": True, "text": True, "timeout": 60}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, **options)
-    assert done.returncode == 0 and not done.stderr, done
+    flock_fails(number)
+    assert not run(0, "-c", code, code=0).err
     assert open_run(path).status == "completed" and sets(folder_of(path))
 
 

@@ -6,7 +6,6 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -256,32 +255,6 @@ def test_wrong_shape_and_unknown_names(tmp_path: Path) -> None:
 
 
 # -- the disk: full, gone, at its limit --------------------------------------------------------------------------------
-Mount = Callable[..., Path]
-
-
-def mount(*arguments: str | Path) -> bool:
-    try:
-        return subprocess.run([*arguments], capture_output=True, timeout=20).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Mount]:
-    """A file system of a given size in KiB, where this user may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-
-    def make(size: int) -> Path:
-        if os.geteuid() != 0 or not mount("mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", place):
-            pytest.skip("mounting a small file system takes root, and the right to mount")
-        return place
-
-    yield make
-    if place.is_mount():
-        mount("umount", "-l", place)
-
-
 def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     """It is not created again elsewhere: it may have been on another disk."""
     (tmp_path / "disk").mkdir()
@@ -337,16 +310,18 @@ def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch:
         w.check()
 
 
-def test_no_room_for_plain_attributes(tmp_path: Path, disk: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A closed file stays as it is if there is no room for its slightly larger copy."""
-    monkeypatch.setattr(writer_module, "finalize_attributes", lambda path: None)
-    writer(tmp_path / "run.h5").close("completed")
-    whole, place = (tmp_path / "run.h5").read_bytes(), disk(1024)
-    path, pages = place / "run.h5", -(-len(whole) // 4096)  # of the size in which such a file system has room
-    path.write_bytes(whole)
-    (place / "filler").write_bytes(bytes(4096 * (os.statvfs(place).f_bavail - pages)))
+def test_no_room_for_plain_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed file stays as it is if its slightly larger copy cannot be written."""
+    path = tmp_path / "run.h5"
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module, "finalize_attributes", lambda path: None)
+        writer(path).close("completed")
+    whole, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole), hard))
+    try:
+        finalize_attributes(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == ["run.h5"] and path.read_bytes() == whole
     finalize_attributes(path)
-    assert sorted(os.listdir(place)) == ["filler", "run.h5"] and path.read_bytes() == whole
-    (place / "filler").unlink()
-    finalize_attributes(path)
-    assert os.listdir(place) == ["run.h5"] and path.read_bytes() != whole
+    assert os.listdir(tmp_path) == ["run.h5"] and path.read_bytes() != whole

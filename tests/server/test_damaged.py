@@ -31,7 +31,6 @@ from mpifl.server.session import Session
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import mpifl, write
 from tests.mpi.files import differing, folder_contents
-from tests.runfile.test_writer import Mount, disk
 from tests.server.test_resume import EVERY, changed, finish_at_once, keep, kept, moved, run
 from tests.tiers import long, parameters
 
@@ -366,13 +365,25 @@ def test_checkpoints_go_on_when_their_folder_is_lost_in_mid_run(
         assert np.concatenate(rows).tolist() == file.updates.client[: 4 * EVERY].tolist()
 
 
-def test_a_full_disk(tmp_path: Path, disk: Mount, printed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 5 MiB, where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", place]
+    if os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small file system takes root, and the right to mount")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_full_disk(tmp_path: Path, disk: Path, printed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The run continues without the checkpoints that do not fit, and says so; none leaves its parts behind."""
     finish_at_once(monkeypatch)
     large = {"clients": 5, "model": {"name": "quadratic", "dim": 30000}, "dtype": "float64"}  # 240 kB a vector
     case = job({**AREA, "trigger": {"every": 2}}, large, checkpoint={"updates": 3})
     whole = run(tmp_path, "whole", {**case, "checkpoint": {}})
-    made, why = disk(5 << 10) / "made.h5", "No space left on device"
+    made, why = disk / "made.h5", "No space left on device"
     out, err = printed("run", write(tmp_path, "made", case), f"output={made}")
     with open_run(made) as file:
         told = file.events[file.events.kind == "checkpoint-failed"]
