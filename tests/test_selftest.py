@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpifl.cli import main
 from mpifl.errors import RunFailed, RunResult
 from mpifl.tools import selftest
-from tests.mpi.conftest import environment, mpiexec
+from tests.mpi.conftest import MPIFL, Start, run, start
+
+__all__ = ["run", "start"]  # fixtures
 
 NAMES = ["software", "ranks", "file locks", "HDF5, SWMR", "virtual clock", "torch", "GPU-aware MPI"]
 ON_RANKS = ["wire, d = 7,850", "wire, d = 1,000,000", "fault tolerance", "virtual clock, ranks", "updates, ranks"]
@@ -52,15 +50,14 @@ def test_locks_that_are_not_seen_by_others_are_a_failure(tmp_path: Path, monkeyp
 
 
 def test_a_check_that_raises_has_failed_and_the_exit_code_is_3(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, printed: Callable[..., Any]
 ) -> None:
     def broken(*arguments: object) -> tuple[str, str]:
         raise OSError("no such\ndevice")
 
     for name in ("_locks", "_live_file", "_torch", "_gpu_aware_mpi", "_virtual_clock"):
         monkeypatch.setattr(selftest, name, broken)
-    assert main(["selftest"]) == 3
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed("selftest", code=3).out.splitlines()
     assert [line[:13].strip() for line in lines] == [name[:13].strip() for name in NAMES]
     assert sum("FAILED  OSError: no such device" in line for line in lines) == 5
 
@@ -72,20 +69,12 @@ def test_wrong_command_line(refused: Callable[..., str]) -> None:
 
 
 @pytest.mark.long
-def test_everything_works_here_in_one_process(tmp_path: Path, printed: Callable[..., Any]) -> None:
-    out = printed("selftest", "--folder", tmp_path).out
-    assert all(name in out for name in NAMES) and selftest.FAILED not in out
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.long
 @pytest.mark.mpi
-@pytest.mark.skipif(mpiexec() is None, reason="no MPI launcher")
-def test_everything_works_here_on_ranks(tmp_path: Path) -> None:
-    words = [str(mpiexec()), "-n", "3", sys.executable, "-m", "mpifl", "selftest", "--folder", str(tmp_path)]
-    run = subprocess.run(words, env={**os.environ, **environment("x")}, text=True, capture_output=True, timeout=100)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert all(name in run.stdout for name in [*NAMES, *ON_RANKS]) and "3 ranks of " in run.stdout
+def test_everything_works_here_on_ranks(run: Start, tmp_path: Path) -> None:
+    """In one process a wheel that is installed shows it (`packaging/test_wheel.py`)."""
+    out = run(3, *MPIFL, "selftest", "--folder", tmp_path, deadline=100, code=0).out
+    assert all(name in out for name in [*NAMES, *ON_RANKS]) and "3 ranks of " in out
+    assert not list(tmp_path.iterdir())
     script = (Path(__file__).parents[1] / "packaging" / "reframe" / "mpifl_check.py").read_text(encoding="utf-8")
     patterns = re.findall(r"\Wr\"(\^.*?)\"", script)  # what ReFrame reads in this output
-    assert patterns and all(re.search(pattern, run.stdout, re.M) for pattern in patterns), patterns
+    assert patterns and all(re.search(pattern, out, re.M) for pattern in patterns), patterns

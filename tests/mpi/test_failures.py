@@ -96,18 +96,6 @@ def test_updates_are_refused(tmp_path: Path) -> None:
         assert not differing(tmp_path / f"{at}.h5", tmp_path / f"{at}-replay.h5", but=("events",))
 
 
-def test_a_client_is_set_aside(run: Start, tmp_path: Path) -> None:
-    """After the given number of refusals in a row."""
-    done = run(3, *RUN, failing(tmp_path, "always-nan", VIRTUAL, stop={"updates": 120}, faults={"refusals": 4}))
-    assert done.code == 0 and done.out.endswith("; of 6 clients 1 aside; 4 updates refused\n"), str(done)
-    assert done.err.startswith("mpifl: update refused: client 1: the update is not finite\n"), str(done)
-    with open_run(tmp_path / "f.h5") as file:
-        assert file.clients.state[1] == "aside" and file.clients.updates[1] == 3
-        told = file.events[file.events.client == 1]
-        assert told.kind.tolist() == ["refused"] * 4 + ["aside"]
-        assert told.text.iloc[-1] == "4 updates refused in a row: the update is not finite"
-
-
 def test_every_rank_that_dies_is_named(start: Start, tmp_path: Path) -> None:
     """Three of six: at once or one by one, in at most a line a second; the final line counts their clients."""
     needs_tolerance()

@@ -154,21 +154,16 @@ def link(value: Any) -> Change:
     return change
 
 
+# Of what safe_hdf5 refuses one of each kind, a link and a dataset; the others are in test_untrusted.py.
 BAD: dict[str, tuple[int, Change]] = {
-    "a soft link": (0, link(h5py.SoftLink("/loop"))),
     "an external link": (0, link(h5py.ExternalLink("/etc/passwd", "/"))),
     "a type": (0, link(np.dtype("f8"))),
     "objects": (0, replaced("algorithm/x", data=["a", "b"])),
-    "references": (0, replaced("algorithm/x", shape=3, dtype=h5py.ref_dtype)),
     "chunks": (0, replaced("algorithm/x", data=[1.0, 2.0, 3.0], chunks=(3,))),
-    "gzip": (0, replaced("algorithm/x", data=[1.0], compression="gzip")),
     "a giant": (0, replaced("algorithm/x", shape=2**40, dtype="f4")),
     "no data": (0, replaced("algorithm/x", data=h5py.Empty("f8"))),
-    "elsewhere": (0, replaced("algorithm/x", shape=3, dtype="f4", external="/etc/passwd")),
     "a compound": (0, replaced("algorithm/x", shape=1, dtype=[("a", "f8")])),
-    "circle": (0, lambda file, folder: link(file["algorithm"])(file, folder)),
     "many ways": (0, many_ways),
-    "too deep": (0, lambda file, folder: file.create_group("algorithm" + "/a" * 20)),
     "a missing group": (0, replaced("loop")),
     "other numbers": (0, replaced("loop/clients/rounds", data=[1.0])),
     "a table": (0, replaced("loop/clients/rounds", data=[[1]])),
