@@ -277,6 +277,8 @@ class Lacking:
             self.save = dict
         if case == "no samples":
             self.samples = 0
+        if case == "samples":
+            self.samples = 10**30
 
 
 def wrong(case: str = "", dtype: str = "float32", client: int | None = None) -> Any:
@@ -289,6 +291,8 @@ def wrong(case: str = "", dtype: str = "float32", client: int | None = None) -> 
         "no fit": (x0, [Lacking(case)]),
         "no load": (x0, [Lacking(case)]),
         "no samples": (x0, [Lacking(case)]),
+        "samples": (x0, [Lacking(case)]),
+        "one name twice": ({1: x0, "1": x0}, clients),
         "some sharded": (x0, [Part(""), Part("whole")]),
         "sharded with names": ({"w": x0}, [Part("")]),
         "sharded with a gradient": (x0, [Part("gradient")]),

@@ -161,7 +161,7 @@ def _parsed(kind: str, name: str, text: str) -> dict[str, Any]:
             return {}
         if not isinstance(values, dict):
             raise ConfigError(kind, name, "it has no keys", expected)
-        return {str(key): _checked(value) for key, value in values.items()}
+        return _section(values)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -172,10 +172,18 @@ def _parsed(kind: str, name: str, text: str) -> dict[str, Any]:
         raise ConfigError(kind, name, f"not valid YAML: {error}", expected) from None
 
 
+def _section(values: dict[Any, Any]) -> dict[str, Any]:
+    """The section with text as keys. Raises ValueError."""
+    section = {str(key): _checked(value) for key, value in values.items()}
+    if len(section) < len(values):
+        raise ValueError("a key that is there twice, as text and as a number")
+    return section
+
+
 def _checked(value: Any) -> Any:
     """The value with text as keys. Raises ValueError for what is neither a section, a list, text nor a number."""
     if isinstance(value, dict):
-        return {str(key): _checked(each) for key, each in value.items()}
+        return _section(value)
     if isinstance(value, list):
         return [_checked(each) for each in value]
     if isinstance(value, int) and value.bit_length() > MAX_BITS:

@@ -144,7 +144,7 @@ def _describe(hint: Any) -> str:
         item = describe(arguments[0])
         for one, many in PLURALS.items():
             item = item.replace(one, many, 1)
-        return f"a list of {item}"
+        return f"a list of {item}" if item else "a list"
     return NAMES.get(hint, "")
 
 

@@ -43,6 +43,7 @@ MEANS = ("train_loss", "test_loss", "test_accuracy")  # what `evaluate` may retu
 # Options of the other problems, which clients with custom training loops refuse.
 OPTIONS = ("batch_size", "drop_last", "l2", "test_split", "validation_split", "evaluation_rows")
 HOOKS = ("gradient", "adds_term", "sharded")  # what all clients may offer
+MAX_SAMPLES = 2**53  # of a client: a larger number is not exact as a weight
 LONG = 10.0  # s, the longest contact that is tried twice
 QUIET = 10.0  # s, the longest time without a line while something is tried
 SCALAR = ".scalar"  # end of the name of a NumPy number in a saved state: it does not round as Python's numbers do
@@ -91,11 +92,13 @@ class ModelForm:
             arrays = {str(name): _array(part) for name, part in parts.items()}
         except TypeError as error:
             raise entry_error(settings, f"x0 is {error}", "a flat array, or a mapping of arrays by name") from None
+        if len(arrays) < len(parts):
+            raise entry_error(settings, f"x0 has the names {list(parts)!r}", "names that differ as text")
         for name, array in arrays.items():
             what = f"x0[{name!r}]" if self._named else "x0"
             if array.dtype != self.dtype:
                 found = array.dtype.name if array.dtype in (np.float32, np.float64) else ""
-                cast = f"or return {settings.dtype} in {settings.entry}"
+                cast = f"{'or ' if found else ''}return {settings.dtype} in {settings.entry}"
                 raise ConfigError("problem.dtype", settings.dtype, f"{what} is {array.dtype}", found, cast)
             if not np.isfinite(array).all():
                 raise entry_error(settings, f"{what} has nan or infinity", "finite numbers")
@@ -453,8 +456,8 @@ def _checked_client(settings: ProblemSettings, own: Any, i: int) -> Any:
         lacking = "load" if hasattr(own, "save") else "save"
         raise entry_error(settings, f"{who} without {lacking}", "both save and load, or none of them")
     samples = getattr(own, "samples", 1)
-    if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
-        raise entry_error(settings, f"{who} with samples={samples!r}", "an integer of at least 1")
+    if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or not 1 <= samples <= MAX_SAMPLES:
+        raise entry_error(settings, f"{who} with samples={samples!r}", "an integer from 1 to 2^53")
     return own
 
 

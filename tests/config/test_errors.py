@@ -244,6 +244,7 @@ def test_a_missing_section(tmp_path: Path, section: str) -> None:
         (b"just text\n", "a YAML file with name, seed"),
         (b"name: [1\n", "not valid YAML: line 2, column 1: expected ',' or ']', but got '<stream end>'"),
         (b"name: a\nname: b\n", "duplicate key"),
+        (b"name: a\nproblem: {1: 2, '1': 3}\n", "a key that is there twice, as text and as a number"),
         (b"name: \x00\n", "not text"),
         (b"\xff\xfe\x00n", "not text"),
         (b"\x89HDF\r\n\x1a\n rest", "HDF5"),

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -613,3 +614,15 @@ def test_processes_take_the_gpus_of_the_host_in_turn(tmp_path: Path) -> None:
         futures = [pool.submit(variable_once, begin, RANKS_BEFORE) for _ in range(3)]
         begin.touch()
         assert sorted(future.result() for future in futures) == ["0", "1", "2"]
+
+
+def test_a_process_that_dies_between_two_runs_is_replaced() -> None:
+    threads = threading.active_count()
+    with processes(1) as pool:
+        process = pool.submit(os.getpid).result()
+        os.kill(process, signal.SIGKILL)
+        end = time.monotonic() + 60
+        while threading.active_count() > threads:  # the thread that watches the process ends once that has died
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert pool.submit(os.getpid).result() != process

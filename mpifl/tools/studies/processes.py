@@ -59,10 +59,6 @@ class _Processes(Executor):
         """the pools with their last tasks, by a number below `count`"""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        for number, (pool, last) in list(self._pools.items()):
-            if last.done() and isinstance(last.exception(), BrokenProcessPool):
-                pool.shutdown(wait=False)
-                del self._pools[number]
         idle = [number for number, (_, last) in self._pools.items() if last.done()]
         assert idle or len(self._pools) < self._count
         if idle:
@@ -71,8 +67,13 @@ class _Processes(Executor):
             number = min(set(range(self._count)) - self._pools.keys())
             environment = {**os.environ, RANKS_BEFORE: str(number)}  # the processes take the GPUs in turn
             pool = ProcessPoolExecutor(1, multiprocessing.get_context("forkserver"), _start, (environment,))
-        with _no_main_module():
-            future = pool.submit(_task, fn, *args, **kwargs)
+        try:
+            with _no_main_module():
+                future = pool.submit(_task, fn, *args, **kwargs)
+        except BrokenProcessPool:  # its process has died, in its last task or after it
+            pool.shutdown(wait=False)
+            del self._pools[number]
+            return self.submit(fn, *args, **kwargs)
         self._pools[number] = pool, future
         return future
 
