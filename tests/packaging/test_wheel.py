@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mpifl
+from tests.mpi.conftest import environment, mpiexec
 from tests.packaging.conftest import VERSION, build
 
 ROOT = Path(__file__).parents[2]
@@ -70,11 +71,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def call(installed: Path, cwd: Path, line: str) -> str:
-    """What a command prints to stdout, in a folder outside the checkout."""
+def call(installed: Path, cwd: Path, line: str, ranks: int = 0) -> str:
+    """What a command prints to stdout, in a folder outside the checkout, under mpirun where it has ranks."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MPIFL_LOG_LEVEL")}
     kept["PATH"] = f"{installed}{os.pathsep}{kept['PATH']}"
     words = [str(installed / "mpifl"), *line.split()]
+    if ranks:
+        kept, words = {**kept, **environment("x")}, [str(mpiexec()), "-n", str(ranks), *words]
+        kept.pop("PYTHONPATH", None)
     run = subprocess.run(words, cwd=cwd, env=kept, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, f"{words}\n{run.stdout}\n{run.stderr}"
     return run.stdout
@@ -101,3 +105,11 @@ def test_commands_work_without_a_checkout(installed: Path, tmp_path: Path) -> No
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     (job,) = set(re.findall(r"run (\S+quickstart\.yaml)", script))
     assert Path(job).is_file() and str(ROOT) not in script.replace(str(tmp_path), "")
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(mpiexec() is None, reason="no MPI launcher")
+def test_ranks_work_without_a_checkout(installed: Path, tmp_path: Path) -> None:
+    call(installed, tmp_path, "run jobs/quickstart.yaml stop.time=0.5 problem.clients=4 name=ranks", ranks=3)
+    with mpifl.open_run(tmp_path / "results" / "ranks.h5") as run:
+        assert run.attrs["ranks"] == 3 and run.attrs["git_commit"]
