@@ -247,7 +247,7 @@ MISTAKES = {  # item, the combination, overrides of the study; the method, what 
         "fedpd-divergence", "FedPD, eta = 0.1", (), "fedpd:FedPD.train", "client.x + eta * client.lam", "client.x"),
     "FedDR without 1/n": (
         "feddr-potential", "alpha 1, eta L 1/3", (), "common.splitting:DouglasRachford.init_server",
-        "np.full(clients.n, 1 / clients.n)", "np.full(clients.n, 1.0)"),
+        "client_weights(clients, self.weights)", "np.full(clients.n, 1.0)"),
     "FedDR, correction with the wrong sign": (
         "feddr-potential", "alpha 1, eta L 1/3", (), "common.splitting:DouglasRachford.train",
         "self.alpha * (xbar - client.x)", "self.alpha * (client.x - xbar)"),
