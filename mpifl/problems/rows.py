@@ -177,7 +177,7 @@ class RowProblem(Problem):
         self._x_own, self._y_own = self._x_own[few], self._y_own[few]
         self._own = np.bincount(whose[few], minlength=self.clients)
         # Client i has the rows bounds[i] to bounds[i + 1].
-        self._bounds, self._own_bounds = (np.cumsum([0, *counts]) for counts in (self.samples, self._own))
+        self._bounds, self._own_bounds = (np.append(0, np.cumsum(counts)) for counts in (self.samples, self._own))
         self.validation_rows = len(validation_order)
         self._validation: list[tuple[np.ndarray, np.ndarray]] = []
         if self.validation_rows:

@@ -21,6 +21,7 @@ from mpifl.errors import ConfigError
 from mpifl.objective import NO_STATE, ModuleState, StateEntry
 from mpifl.runfile.checksums import Coverage, plain
 from mpifl.runfile.checksums import check as check_checksums
+from mpifl.runfile.durable import error_text
 from mpifl.runfile.run_lock import with_locks_if_any
 from mpifl.runfile.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.runfile.validate import check
@@ -437,7 +438,7 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
     except OSError as error:
         lost = error.errno in (errno.ENOENT, errno.EIO)
         kind = UnreadableRun if lost else ConfigError
-        raise kind("run file", path, f"cannot be read: {error.strerror or error}", "a readable run file") from error
+        raise kind("run file", path, f"cannot be read: {error_text(error)}", "a readable run file") from error
     if len(start) < 12 or not start.startswith(MAGIC):
         raise _bad(path, "no HDF5 file", "a run file of mpifl")
     # Byte 11 of a version 3 superblock is set while a writer has the file open. HDF5 itself takes a file that grows

@@ -124,12 +124,12 @@ class QuadraticProblem(Problem):
         self.clients, self.dtype, self.init = settings.clients, np.dtype(settings.dtype), model.init
         generator = stream(model.seed, "quadratic")
         a, c = _table("curvatures", model.curvatures), _table("optima", model.optima)
-        self.d = model.dimension()
         if c is None:
-            c = _drawn(generator.standard_normal, (self.clients, self.d), self.dtype)
+            c = _drawn(generator.standard_normal, (self.clients, model.dimension()), self.dtype)
         if a is None:
             most = np.log(model.condition)
             a = _drawn(lambda shape: np.exp(generator.uniform(0, most, shape)), c.shape, self.dtype)
+        self.d = c.shape[1]
         self._c = c.astype(self.dtype, copy=False)
         self._a = np.ascontiguousarray(np.broadcast_to(a, c.shape), self.dtype)
         self.samples = np.ones(self.clients, np.int64)

@@ -238,7 +238,7 @@ def _client_rows(settings: ProblemSettings, made: EntryResult, i: int) -> Client
     )
     assert train is not None  # fractions are below 1, and rounded down
     test = None if tests is None else tests[i]
-    if test is not None and not (indexed(test) and not len(test)):
+    if test is not None and (not indexed(test) or len(test)):
         seeds = stream(DATA_SEED, "test rows", i)
         held = examples(settings, made, test, f"the test rows of client {i}", seeds)
     return ClientRows(train, held, validated)
