@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,13 +57,19 @@ def inside(section: str) -> Iterator[None]:
         raise error.under(section) from None
 
 
+def error_text(error: Exception) -> str:
+    """The operating system's message of an error, without the text that HDF5 puts around it."""
+    message = re.search(r"error message = '([^']*)'", str(error))
+    return message[1] if message else getattr(error, "strerror", None) or str(error) or repr(error)
+
+
 @contextmanager
 def as_unwritable(key: str, path: object, expected: str = "a folder that can be written") -> Iterator[None]:
     """Raises an OSError of a block that writes as ConfigError(key, path, ...)."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(key, path, f"cannot be written: {error.strerror or error}", expected) from error
+        raise ConfigError(key, path, f"cannot be written: {error_text(error)}", expected) from error
 
 
 class RunFailed(RuntimeError):

@@ -134,7 +134,7 @@ def read_pickle(
     try:
         content = Reader(read_file(path), (str, bytes, int) if numbered else (str, bytes)).load()
     except Exception as error:  # a damaged pickle can raise nearly any exception
-        reason = str(error).lower() or "it is cut short"
+        reason = str(error) or "it is cut short"
         raise ConfigError(kind, path, reason, expected) from error
     if not isinstance(content, dict):
         raise ConfigError(kind, path, f"it holds a {type(content).__name__}", expected)

@@ -19,8 +19,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from mpifl.errors import error_text
 from mpifl.runfile.create import abandon
-from mpifl.runfile.durable import error_text
 from mpifl.safe_hdf5 import Refused, check_sizes, datasets, read_attribute
 
 BLOCK_BYTES = 1 << 20  # rows are written and read in blocks of at most so many bytes

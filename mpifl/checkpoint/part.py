@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpifl.checkpoint.snapshot import PartContent, write_part
+from mpifl.errors import error_text
 from mpifl.runfile.checkpoint_folder import part_name
-from mpifl.runfile.durable import checksum, error_text, sync_folder, temporary_name
+from mpifl.runfile.durable import checksum, sync_folder, temporary_name
 
 
 class PartStatus(NamedTuple):

@@ -29,9 +29,9 @@ from mpifl.checkpoint.snapshot import (
     read_clients,
     read_server,
 )
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.runfile.checkpoint_folder import FILE, SEGMENT, files, manifest_name, part_name, sets
-from mpifl.runfile.durable import checksum, error_text, sync_folder, write_durably
+from mpifl.runfile.durable import checksum, sync_folder, write_durably
 from mpifl.runfile.tables import TABLES, RowBlock
 from mpifl.safe_input import open_regular, parse_json, read_file, regular_size
 

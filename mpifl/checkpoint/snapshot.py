@@ -20,7 +20,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from mpifl.runfile.durable import error_text
+from mpifl.errors import error_text
 from mpifl.safe_input import open_regular
 
 # 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4, 5: other columns or tables

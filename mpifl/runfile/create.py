@@ -17,11 +17,11 @@ import h5py
 import numpy as np
 from h5py import h5f, h5p
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.objective import NO_STATE, ModuleState
 from mpifl.runfile import checksums
 from mpifl.runfile.checkpoint_folder import folder_of, sets
-from mpifl.runfile.durable import error_text, temporary_name
+from mpifl.runfile.durable import temporary_name
 from mpifl.runfile.reader import open_run
 from mpifl.runfile.run_lock import check_not_written, is_locked, with_locks_if_any
 from mpifl.runfile.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES

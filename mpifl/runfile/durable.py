@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import secrets
 import zlib
 from collections.abc import Iterator
@@ -14,12 +13,6 @@ from typing import BinaryIO
 
 BLOCK_BYTES = 1 << 20  # bytes read at once
 SYNC_NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # file systems whose folders need no fsync
-
-
-def error_text(error: Exception) -> str:
-    """The operating system's message of an error, without the text that HDF5 puts around it."""
-    message = re.search(r"error message = '([^']*)'", str(error))
-    return message[1] if message else getattr(error, "strerror", None) or str(error) or repr(error)
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,11 +17,10 @@ import numpy as np
 from h5py import h5f, h5p
 from h5py._objects import phil
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.objective import NO_STATE, ModuleState, StateEntry
 from mpifl.runfile.checksums import Coverage, plain
 from mpifl.runfile.checksums import check as check_checksums
-from mpifl.runfile.durable import error_text
 from mpifl.runfile.run_lock import with_locks_if_any
 from mpifl.runfile.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.runfile.validate import check

@@ -21,12 +21,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from mpifl.errors import ConfigError, RunFailed
+from mpifl.errors import ConfigError, RunFailed, error_text
 from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.runfile import checksums
 from mpifl.runfile.checkpoint_folder import folder_of, remove, undo
 from mpifl.runfile.create import Start, abandon, create_datasets, new_file, now
-from mpifl.runfile.durable import error_text, sync_folder, temporary_name
+from mpifl.runfile.durable import sync_folder, temporary_name
 from mpifl.runfile.reader import UnreadableRun, open_run
 from mpifl.runfile.run_lock import Lock, is_locked, with_locks_if_any
 from mpifl.runfile.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, RowBlock, append_rows, encode

@@ -203,6 +203,16 @@ def test_bad_user(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: s
         read(name, tmp_path)
 
 
+def test_a_user_is_named_as_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "train" / "a.json"
+    file.parent.mkdir()
+    file.write_text(
+        '{"users": ["Ann"], "user_data": {"Ann": {"x": [[1]], "y": [0]}, "McDuff": {"x": [[1]], "y": [0]}}}'
+    )
+    with refusal(f"^data file={file}: user_data has McDuff, which users has not; "):
+        read("leaf", tmp_path)
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     for name in ("sent140", "leaf-shakespeare"):
         with refusal(f"^problem.data.path={name}: there is no such folder .* under the data root {tmp_path}; expected"):

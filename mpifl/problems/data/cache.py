@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, as_unwritable, error_text
 from mpifl.safe_input import open_regular
 
 FORMAT = 1  # version of the arrays' format; folders of an older one are no longer used
@@ -35,11 +35,8 @@ def cached(name: str, options: Mapping[str, object], sources: Sequence[Path], bu
     place = cache / "tokens" / f"{name}-{_key(options, sources)}"
     if not _is_intact(place):
         arrays = build()
-        try:
+        with as_unwritable("MPIFL_CACHE", cache):
             _store(arrays, place)
-        except OSError as error:
-            wrong = f"cannot be written: {str(error).lower()}"
-            raise ConfigError("MPIFL_CACHE", cache, wrong, "a folder that can be written") from error
     return place
 
 
@@ -54,9 +51,7 @@ def _key(options: Mapping[str, object], sources: Sequence[Path]) -> str:
         try:
             key.update(_checksum(source).encode())
         except OSError as error:
-            raise ConfigError(
-                "data file", source, f"cannot be read: {str(error).lower()}", "a readable file"
-            ) from error
+            raise ConfigError("data file", source, f"cannot be read: {error_text(error)}", "a readable file") from error
     return key.hexdigest()[:16]
 
 

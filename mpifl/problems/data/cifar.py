@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.problems.data.folder import Part
 from mpifl.problems.problem import Data, RowCounts, Rows
 from mpifl.safe_input import read_file
@@ -92,7 +92,7 @@ def read_binary(file: Path, columns: Columns, labels: str) -> Part:
     try:
         raw = np.frombuffer(read_file(file), np.uint8)
     except (OSError, ValueError) as error:
-        raise ConfigError("data file", file, f"cannot be read: {str(error).lower()}", "a readable file") from error
+        raise ConfigError("data file", file, f"cannot be read: {error_text(error)}", "a readable file") from error
     size = len(columns) + BYTES
     if not len(raw) or len(raw) % size:
         raise ConfigError("data file", file, f"it has {len(raw)} bytes in all", f"records of {size} bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 
 # From the publishers over https. A file with another SHA-256 is refused before it is opened or unzipped.
 SOURCES = {  # data set -> address, file -> checksum
@@ -58,5 +58,5 @@ def fetch(name: str, folder: Path, file: str) -> None:
             address, checksums = SOURCES[name]
             pooch.retrieve(address + file, checksums[file], file, folder)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; pooch's on checksums are ValueErrors
-        wrong, remedy = f"the download failed: {str(error).lower()}", f"put the file into {folder} yourself"
+        wrong, remedy = f"the download failed: {error_text(error)}", f"put the file into {folder} yourself"
         raise ConfigError("data file", folder / file, wrong, remedy=remedy) from error

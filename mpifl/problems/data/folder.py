@@ -280,7 +280,7 @@ def read_arrays(file: Path, sizes: Sizes, tables: Tables) -> dict[str, np.ndarra
         raise
     except Exception as error:  # a damaged file can raise nearly any exception
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise _unreadable(file, f"cannot be read: {reason.lower()}", f"an undamaged {ending} file") from error
+        raise _unreadable(file, f"cannot be read: {reason}", f"an undamaged {ending} file") from error
 
 
 def _read_npz(file: Path, sizes: Sizes) -> dict[str, np.ndarray | None]:

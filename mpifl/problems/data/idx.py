@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.safe_input import check_size, read_file
 
 UNSIGNED_BYTE = 8
@@ -23,7 +23,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     try:
         raw = _content(path, dimensions)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ConfigError("data file", path, f"cannot be read: {str(error).lower()}", "an undamaged file") from error
+        raise ConfigError("data file", path, f"cannot be read: {error_text(error)}", "an undamaged file") from error
     if len(raw) < 4 or raw[0] or raw[1]:
         raise ConfigError("data file", path, "its first two bytes are not zero", "an idx file")
     if raw[2] != UNSIGNED_BYTE:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from mpifl.config.types import NonNegativeInt, PositiveInt
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.problems.data.folder import CLASSES, Part, Piece, files_ending_in, gather, located, warn_of_others
 from mpifl.problems.problem import Data, Rows
 from mpifl.rng import stream
@@ -117,7 +117,7 @@ def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict
                     raise ValueError("another file has this user too")
                 users[user] = rows(held["x"], held["y"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            wrong = (f"user {user}: " if user else "") + str(error).lower()
+            wrong = (f"user {user}: " if user else "") + error_text(error)
             expected = "LEAF's JSON: users, and user_data with x and y of each"
             raise ConfigError("data file", file, wrong, expected) from error
     return users

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from mpifl.config.types import Bounds, NonNegativeInt, PositiveInt
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
 from mpifl.problems.data.leaf import select_users
@@ -84,7 +84,7 @@ def tokenised(file: Path) -> Arrays:
             if not all(isinstance(value, str) for value in (play, role, text)):
                 raise TypeError("one of them is not text")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            wrong = f"line {k}: {str(error).lower()}"
+            wrong = f"line {k}: {error_text(error)}"
             raise ConfigError("data file", file, wrong, "a json object with role and text in each line") from error
         texts.setdefault((play, role), []).append(text)
     if not texts:

@@ -15,8 +15,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from mpifl.errors import ConfigError
-from mpifl.runfile.durable import error_text
+from mpifl.errors import ConfigError, error_text
 from mpifl.runfile.reader import Run
 from mpifl.tools.export.files import require
 from mpifl.tools.export.scalars import EVENT_FILES, SUFFIX, EventWriter, Point, Scalars, event_file_name, points
