@@ -119,10 +119,10 @@ def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) 
 
     Args:
         path: The recorded run file.
-        overrides: `output=FILE.h5`, by default NAME-replay.h5 beside the recorded file, `overwrite=true`, and keys of
-            `memory`.
+        overrides: `output=FILE.h5`, by default NAME-replay.h5 beside the recorded file, `overwrite=true`,
+            `ranks_per_client`, and keys of `memory`.
         trust: As for `resume`.
-        keys: `output`, `overwrite` and `memory` as plain values.
+        keys: `output`, `overwrite`, `ranks_per_client` and `memory` as plain values.
     """
     return finished_run(execute(lambda: execution.replay_task(Path(path), overrides, keys, trust), observe=observers))
 

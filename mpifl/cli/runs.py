@@ -67,7 +67,7 @@ RESUME = Command(
 
 REPLAY = Command(
     _replay,
-    "RUN.h5 [output=FILE.h5] [overwrite=true] [memory.key=value ...]",
+    "RUN.h5 [output=FILE.h5] [overwrite=true] [ranks_per_client=N] [memory.key=value ...]",
     "repeat a run in its recorded order of arrivals, and compare it with the recorded one, bit for bit",
     {**TRUST, **LOGGING},
 )

@@ -17,7 +17,7 @@ from tabulate import tabulate
 from mpifl.algorithms import Clients
 from mpifl.algorithms.base import NEEDS
 from mpifl.algorithms.participation import Trigger
-from mpifl.config.job import NOT_NEEDED, Checkpoint, Clock, Evaluate, Faults, Job, MemoryUse, Stop
+from mpifl.config.job import NOT_NEEDED, Checkpoint, Clock, Evaluate, Faults, Job, Keep, MemoryUse, Stop
 from mpifl.config.packaged import find_jobs
 from mpifl.config.read import job_to_dict
 from mpifl.config.registry import FAMILIES, import_class
@@ -249,6 +249,7 @@ KINDS: dict[str, Kind] = {
     "stop": _plain_section("stop", Stop),
     "evaluate": _plain_section("evaluate", Evaluate),
     "checkpoint": _plain_section("checkpoint", Checkpoint),
+    "keep": _plain_section("keep", Keep),
     "faults": _plain_section("faults", Faults),
     "memory": _plain_section("memory", MemoryUse),
     "jobs": Kind(jobs, jobs),

@@ -42,8 +42,8 @@ def replayed(
     config: Mapping[str, Any], output: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None,
     threads: int | None = None, source: Path = Path(), trust: bool = False,
 ) -> Job:  # fmt: skip
-    """The job of the `config` of the run file `source`, replayed into `output`; only where to write and its
-    use of memory may be changed.
+    """The job of the `config` of the run file `source`, replayed into `output`; only where to write, its use
+    of memory and the ranks of a client may be changed.
 
     trust    import code outside mpifl that the file names, and the overrides do not
     threads  of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not

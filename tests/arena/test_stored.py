@@ -136,4 +136,4 @@ def test_a_file_that_cannot_be_verified(
         (tmp_path / name).write_bytes(content)
     assert main(["arena", "verify", str(tmp_path / name)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{name}: {wrong}" in line
+    assert line.startswith(f"mpifl: arena={tmp_path / name}: {wrong}") and line.count("expected") == 1

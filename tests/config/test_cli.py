@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 
 from mpifl import __version__
 from mpifl.cli import COMMANDS, main
+from mpifl.config.job import Job
 from mpifl.config.listing import KINDS
 from mpifl.config.registry import FAMILIES
+from mpifl.config.types import hints
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "jobs" / "quickstart.yaml"
@@ -134,12 +137,14 @@ def test_list_without_a_kind_lists_everything(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert {line for line in lines if line and not line.startswith((" ", "mpifl list"))} == {*KINDS}
     for kind in KINDS:
-        assert main(["list", kind]) == 0 and len(capsys.readouterr().out.splitlines()) > 2
+        assert main(["list", kind]) == 0 and len(capsys.readouterr().out.splitlines()) >= 2
     said = {line.strip().split("  ")[0] for line in lines}
     for key, family in FAMILIES.items():
         assert {name if key == "algorithm" else f"{key}: {name}" for name in family.names()} <= said, key
     options = {"clock.mode", "clock.delay", "trigger.every", "trigger.bernoulli", "faults.lost", "stop.accuracy"}
     assert options <= said and "jobs/quickstart.yaml" in said
+    sections = {key for key, hint in hints(Job).items() if is_dataclass(hint)} - {"problem", "algorithm"}
+    assert {name.split(".")[0] for name in said if "." in name} >= sections >= {"clock", "keep"}
 
 
 def test_list_tells_options_of_the_choices_apart(capsys: pytest.CaptureFixture[str]) -> None:

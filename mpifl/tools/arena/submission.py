@@ -83,9 +83,9 @@ class Submission:
 
 def read_submission(path: Path) -> Submission:
     """Reads a submission and checks its source. Raises ConfigError."""
-    suite = load_suite()
+    suite, text = load_suite(), read_content(path)
     try:
-        content = parse_json(read_content(path))
+        content = parse_json(text)
     except ValueError as error:
         raise ConfigError("arena", path, f"not a submission: {error}", f"JSON with {', '.join(KEYS)}") from None
     if not isinstance(content, dict) or set(content) != set(KEYS):
