@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1: what SLURM is asked to send ahead of a time limit
-SAME = 1.0  # s after the first signal in which others belong to it: launchers send several
+REPEAT_SECONDS = 1.0  # s after the first signal in which others belong to it: launchers send several
 
 
 def exit_code(number: int) -> int:
@@ -45,7 +45,7 @@ def is_from_signal(error: BaseException) -> bool:
 class SignalRecorder:
     """Handles SIGNALS within a `with` block: raises Interrupted at first and, from `record` on, collects their numbers.
 
-    Signals that arrive less than SAME seconds after the first are ignored; a later one has the action from before the
+    Signals that arrive less than REPEAT_SECONDS after the first are ignored; a later one has the action from before the
     block. Outside the main thread, where Python installs no handlers, it does nothing.
     """
 
@@ -58,7 +58,7 @@ class SignalRecorder:
         self._recording = False
         self._first = inf  # time.monotonic of the first signal that this process has received
         self.number = signal.SIGTERM  # number of the first signal, of whichever rank
-        self._later = 0  # the number of a signal that came more than SAME seconds after it
+        self._later = 0  # the number of a signal that came more than REPEAT_SECONDS after it
         self._raise_next = False
         self._watcher: _Watcher | None = None
 
@@ -71,14 +71,14 @@ class SignalRecorder:
         if self._watcher:
             self._watcher.close()
             self._watcher = None
-        if self._process_ends and time.monotonic() <= self._first + SAME < inf:
+        if self._process_ends and time.monotonic() <= self._first + REPEAT_SECONDS < inf:
             atexit.register(self._ignore_until_the_end)  # `_catch` restores the handlers when a later one comes
         else:
             self.restore_handlers()
 
     def _ignore_until_the_end(self) -> None:
         """Ignores the signals by the system: Python removes its handlers before the process has ended."""
-        if time.monotonic() <= self._first + SAME:
+        if time.monotonic() <= self._first + REPEAT_SECONDS:
             for s in SIGNALS:
                 signal.signal(s, signal.SIG_IGN)
 
@@ -125,7 +125,7 @@ class SignalRecorder:
         if self._first == inf:
             self._first = now
             self._ask(number, now)
-        elif now - self._first > SAME:
+        elif now - self._first > REPEAT_SECONDS:
             self._later = number
 
     def ends_process(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from mpifl.config.types import Bounds, Config, PositiveInt, PositiveSeconds, Seconds, check_length
 from mpifl.errors import ConfigError, RunFailed, place_of
 from mpifl.rng import stream
-from mpifl.scheduling.trace_files import LONGEST, read_trace
+from mpifl.scheduling.trace_files import LONGEST_TIME, read_trace
 
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
@@ -223,9 +223,9 @@ def checked_times(delay: Delay, clients: int, seed: int) -> tuple[ContactTimes, 
         return contact, split
 
     def check(seconds: float, method: str, client: int, round: int) -> float:
-        if not 0 <= seconds <= LONGEST:
+        if not 0 <= seconds <= LONGEST_TIME:
             text = f"{place_of(type(delay), method)} returned {seconds} for client {client}, round {round}"
-            raise RunFailed(f"clock.delay: {text}; seconds from 0 to {LONGEST:g} are expected")
+            raise RunFailed(f"clock.delay: {text}; seconds from 0 to {LONGEST_TIME:g} are expected")
         return seconds
 
     def checked_split(client: int, round: int, work: int) -> tuple[float, float]:

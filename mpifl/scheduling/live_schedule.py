@@ -10,7 +10,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.checkpoint.snapshot import ScheduleState
 from mpifl.errors import RunFailed
 from mpifl.scheduling.clocks import Clock, UpdateSource
-from mpifl.scheduling.polls import LocalProgress
+from mpifl.scheduling.polls import StepsSoFar
 from mpifl.scheduling.schedule import Event, Schedule
 
 STALLED = (
@@ -43,7 +43,7 @@ class LiveSchedule(Schedule):
         checkpoint_every: float | None = None,
         checkpoint_updates: int | None = None,
         checkpoint_end: bool = False,
-        progress: LocalProgress | None = None,
+        progress: StepsSoFar | None = None,
     ) -> None:
         super().__init__(clock, progress)
         self._trigger, self._seed = trigger, seed

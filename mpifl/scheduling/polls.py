@@ -11,7 +11,7 @@ from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.scheduling.timeline import Timeline
 
 
-class LocalProgress:
+class StepsSoFar:
     """The local steps of n clients since a time; a function of its arguments alone.
 
     A step takes the delay model's computing time for work 1; where the model has one time for a whole contact, that is

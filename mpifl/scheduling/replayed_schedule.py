@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpifl.algorithms.base import Update
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.scheduling.clocks import RecordedClock, UpdateSource
-from mpifl.scheduling.polls import LocalProgress
+from mpifl.scheduling.polls import StepsSoFar
 from mpifl.scheduling.schedule import Event, Schedule
 from mpifl.scheduling.timeline import Timeline
 
@@ -39,7 +39,7 @@ class ReplaySchedule(Schedule):
         timed: bool,  # aggregations were due by a clock, not with an update
         incidents: Iterable[tuple[str, float, int, str, int, int]] = (),  # as `_incidents` returns them
         timeline: Timeline | None = None,
-        progress: LocalProgress | None = None,
+        progress: StepsSoFar | None = None,
     ) -> None:
         super().__init__(RecordedClock(lambda client, round: 0.0, timeline=timeline), progress)
         self._updates, self._timed, self._version = updates, timed, 0
@@ -58,7 +58,7 @@ class ReplaySchedule(Schedule):
 
     @classmethod
     def from_run(
-        cls, run: Run, timed: bool, timeline: Timeline | None = None, progress: LocalProgress | None = None
+        cls, run: Run, timed: bool, timeline: Timeline | None = None, progress: StepsSoFar | None = None
     ) -> ReplaySchedule:
         """The order of events of a run file. Raises ConfigError where it cannot be repeated.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mpifl.algorithms.base import Update
 from mpifl.scheduling.clocks import Clock, UpdateSource
-from mpifl.scheduling.polls import LocalProgress
+from mpifl.scheduling.polls import StepsSoFar
 
 
 class Event(NamedTuple):
@@ -28,7 +28,7 @@ class Schedule:
 
     is_replay: bool
 
-    def __init__(self, clock: Clock, progress: LocalProgress | None) -> None:
+    def __init__(self, clock: Clock, progress: StepsSoFar | None) -> None:
         """progress: local steps of clients between polls; None: no limit.
 
         The server loop sets the other attributes, except `checkpoint_end`.

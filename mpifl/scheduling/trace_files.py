@@ -15,7 +15,7 @@ from pathlib import Path
 from mpifl.errors import ConfigError
 from mpifl.safe_input import printable, read_file
 
-LONGEST = 1e9  # s that a contact may take, or a trace may cover: 30 years
+LONGEST_TIME = 1e9  # s that a contact may take, or a trace may cover: 30 years
 PACKAGED = "package:"  # prefix of the name of a trace that comes with mpifl
 FOLDER = Path(__file__).with_name("traces")
 
@@ -29,14 +29,14 @@ def read_trace(path: str, columns: tuple[str, ...], clients: int) -> list[list[t
     """The rows of each client, in their order: line number and the values of `columns`.
 
     path: a file, or package:NAME. Raises ConfigError("path", ...) for a file that cannot be read, a column that is
-    missing, an unknown client, a time that is no number from 0 to LONGEST, and a client without rows.
+    missing, an unknown client, a time that is no number from 0 to LONGEST_TIME, and a client without rows.
     """
     found: list[list[tuple[int, tuple[float, ...]]]] = [[] for _ in range(clients)]
     try:
         text = read_file(_located(path)).decode()
         for line, client, times in _rows(text, columns):
-            if not 0 <= client < clients or not all(0 <= time <= LONGEST for time in times):
-                expected = f"0 <= client < {clients} and times from 0 to {LONGEST:g}"
+            if not 0 <= client < clients or not all(0 <= time <= LONGEST_TIME for time in times):
+                expected = f"0 <= client < {clients} and times from 0 to {LONGEST_TIME:g}"
                 raise wrong(path, line, f"it has client {client}, {_named(columns, times)}", expected)
             found[client].append((line, times))
     except (OSError, ValueError) as error:

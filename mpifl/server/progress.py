@@ -11,6 +11,7 @@ from typing import Any
 
 from mpifl.runfile.tables import UpdateRow
 from mpifl.server.evaluator import Evaluator
+from mpifl.text import format_count
 
 LOGGERS = (logging.getLogger("mpifl"), logging.getLogger())
 PERIOD = 0.2  # s between two redraws
@@ -71,7 +72,7 @@ def _on_terminal(logger: logging.Logger) -> bool:
 def summary(updates: int, seconds: float, latest: Mapping[str, float], notes: Sequence[str] = ()) -> str:
     """A run in one line; seconds of the run's clock; latest: evaluated metrics; notes: clauses at the end."""
     rate = f" ({updates / seconds:,.0f} a second)" if seconds else ""
-    parts = [f"{updates:,} updates in {seconds:.4g} s{rate}", *format_metrics(latest)]
+    parts = [f"{format_count(updates, 'update')} in {seconds:.4g} s{rate}", *format_metrics(latest)]
     return "; ".join([", ".join(parts), *notes])
 
 

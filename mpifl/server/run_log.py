@@ -17,7 +17,7 @@ from mpifl.host_memory import resident_bytes
 from mpifl.runfile.tables import UpdateRow
 from mpifl.server.evaluator import Evaluator
 from mpifl.server.progress import format_metrics
-from mpifl.text import format_duration
+from mpifl.text import format_count, format_duration
 from mpifl.transport.detection import name_of
 from mpifl.transport.layout import Layout
 
@@ -51,7 +51,7 @@ def _start_lines(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: s
 
     config = job_to_dict(job)
     commit = f", commit {attrs['git_commit'].replace(attrs['git_commit'][12:40], '')}" if attrs["git_commit"] else ""
-    size = f"{problem.clients:,} clients, {problem.d:,} parameters"
+    size = f"{format_count(problem.clients, 'client')}, {format_count(problem.d, 'parameter')}"
     mpi = "no MPI" if attrs["mpi"] == "none" else name_of(attrs["mpi"])
     lines = [
         f"mpifl {attrs['mpifl_version']}{commit}; {mpi}; Python {platform.python_version()}",
@@ -110,7 +110,7 @@ def _model(section: Mapping[str, Any]) -> str:
 def _targets(job: Job) -> str:
     stop = job.stop
     targets = [f"{stop.time:g} s"] if stop.time else []
-    targets += [f"{stop.updates:,} updates"] if stop.updates else []
+    targets += [format_count(stop.updates, "update")] if stop.updates else []
     targets += [f"test accuracy {stop.accuracy:g}"] if stop.accuracy else []
     if plateau := stop.plateau:
         targets.append(f"{plateau.evaluations} evaluations without a better {plateau.metric.replace('_', ' ')}")

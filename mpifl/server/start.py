@@ -29,7 +29,7 @@ from mpifl.scheduling.availability import NextOn, checked_periods
 from mpifl.scheduling.clocks import Clock, RealClock, VirtualClock
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.live_schedule import LiveSchedule
-from mpifl.scheduling.polls import LocalProgress, exchange_times
+from mpifl.scheduling.polls import StepsSoFar, exchange_times
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.scheduling.timeline import Timeline
 from mpifl.server.evaluation_metrics import check_evaluation, load_metrics
@@ -87,7 +87,7 @@ def run_server(
     timeline = Timeline(next_on, n, restart) if next_on else None
     progress = None
     if job.algorithm.polls:
-        progress, delays = LocalProgress(*delays, timeline), exchange_times(delays[1])
+        progress, delays = StepsSoFar(*delays, timeline), exchange_times(delays[1])
     if job.stop.updates and rates is not None:
         job.check_duration(min(job.stop.time or np.inf, job.stop.updates / rates.sum()))
     if comm:
@@ -254,7 +254,7 @@ def _open_run_file(
 
 
 def _live_schedule(
-    job: Job, delays: tuple[ContactTimes, SplitTimes | None], timeline: Timeline | None, progress: LocalProgress | None
+    job: Job, delays: tuple[ContactTimes, SplitTimes | None], timeline: Timeline | None, progress: StepsSoFar | None
 ) -> LiveSchedule:  # fmt: skip
     clock: Clock = (VirtualClock if job.clock.mode == "virtual" else RealClock)(*delays, timeline)
     return LiveSchedule(

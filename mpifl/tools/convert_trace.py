@@ -17,7 +17,7 @@ from typing import Any
 
 from mpifl.errors import ConfigError
 from mpifl.safe_pickle import read_pickle
-from mpifl.scheduling.trace_files import LONGEST
+from mpifl.scheduling.trace_files import LONGEST_TIME
 
 PASSES = 3  # a training step takes the time of so many forward passes
 
@@ -49,7 +49,7 @@ def convert(path: Path, out: Path, clients: int, rows: int | None = None, kilobi
             option, what = ("--kilobits", "size of the messages (kbit)") if rows else ("--rows", "number of rows")
             raise ConfigError(option, None, "required, since the file is of capacities", f"the {what} of a contact")
         times = (_seconds(device, rows, kilobits) for device in devices.values())
-        values = [[f"{time:.10g}"] for time in islice((time for time in times if 0 < time <= LONGEST), clients)]
+        values = [[f"{time:.10g}"] for time in islice((time for time in times if 0 < time <= LONGEST_TIME), clients)]
         header, key, section = "client,seconds", "clock.delay", f"{{name: trace, path: {out}, exhausted: repeat}}"
     else:
         expected = "devices with active, inactive and finish_time, or with computation and communication"
@@ -79,7 +79,7 @@ def _get(device: Any, name: str) -> Any:
 
 def _number(value: object) -> float:
     """A finite number of 0 or more; -1 for anything else."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_TIME
     return float(value) if good and isfinite(value) else -1.0  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 YIELDS = 10  # yields of the core before the first sleep
-SHORTEST, LONGEST = 1e-6, 1e-3  # s: sleeps
+SHORTEST_SLEEP, LONGEST_SLEEP = 1e-6, 1e-3  # s: sleeps
 LONGEST_IDLE = 0.02  # s: the longest sleep of a rank without work; where ranks share cores, others may need them
 REPORT_INTERVAL = 10.0  # s
 
@@ -28,13 +28,13 @@ class Backoff:
     late by at most 1 ms and an eighth of the wait.
     """
 
-    def __init__(self, longest: float = LONGEST) -> None:
+    def __init__(self, longest: float = LONGEST_SLEEP) -> None:
         self._longest = longest
         self.reset()
 
     def reset(self) -> None:
         """Begins again, after something has arrived."""
-        self._yields, self._sleep = YIELDS, SHORTEST
+        self._yields, self._sleep = YIELDS, SHORTEST_SLEEP
 
     def pause(self, limit: float = inf) -> None:
         """Yields the core or, after that, sleeps; for `limit` s at most."""
@@ -43,10 +43,10 @@ class Backoff:
             os.sched_yield()
             return
         time.sleep(max(0.0, min(self._sleep, limit)))
-        self._sleep = min((2 if self._sleep < LONGEST else 9 / 8) * self._sleep, self._longest)
+        self._sleep = min((2 if self._sleep < LONGEST_SLEEP else 9 / 8) * self._sleep, self._longest)
 
 
-def wait(*requests: Any, longest: float = LONGEST) -> None:
+def wait(*requests: Any, longest: float = LONGEST_SLEEP) -> None:
     """Waits for MPI requests without spinning; longest: the longest sleep (s)."""
     pending, backoff = [request for request in requests if not request.Test()], Backoff(longest)
     while pending:

@@ -30,7 +30,7 @@ import numpy as np
 from mpifl.errors import ConfigError, RunFailed, RunResult, host_name, shortened
 from mpifl.host_memory import memory_limits
 from mpifl.text import format_duration, list_numbers
-from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff, report_times, wait
+from mpifl.transport.backoff import LONGEST_IDLE, LONGEST_SLEEP, Backoff, report_times, wait
 from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.launcher import abort_all_ranks
 from mpifl.transport.layout import Layout
@@ -169,7 +169,7 @@ def receive_json(comm: MPI.Comm, source: int = 0) -> dict[str, Any]:
 
 
 def receive_array(
-    comm: MPI.Comm, shape: Any, dtype: Any, longest: float = LONGEST, source: int = 0
+    comm: MPI.Comm, shape: Any, dtype: Any, longest: float = LONGEST_SLEEP, source: int = 0
 ) -> np.ndarray:  # fmt: skip
     """Receives the next array from rank 0, or another; longest: the longest sleep (s)."""
     wait(comm.Irecv(result := np.empty(shape, dtype), source, SETUP), longest=longest)

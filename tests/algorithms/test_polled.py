@@ -16,7 +16,7 @@ from mpifl.algorithms.base import Algorithm, Update
 from mpifl.algorithms.favas import Favas
 from mpifl.algorithms.quafl import QuAFL
 from mpifl.scheduling.delays import Exponential, Speed
-from mpifl.scheduling.polls import LocalProgress
+from mpifl.scheduling.polls import StepsSoFar
 from mpifl.scheduling.timeline import Timeline
 from tests.algorithms.world import World
 from tests.mpi.files import differing
@@ -88,7 +88,7 @@ def test_steps_pause_while_a_client_is_off() -> None:
     """On in 1..2 and from 5: by 6 s two seconds have counted."""
     spans = [(1.0, 2.0), (5.0, 1e9)]
     line = Timeline(lambda i, time: next(span for span in spans if span[1] > time), 1)
-    taken = LocalProgress(lambda i, round: 4.0, None, line)  # 1 s a step
+    taken = StepsSoFar(lambda i, round: 4.0, None, line)  # 1 s a step
     assert [taken(0, 0, 0.0, t, 4) for t in (1.0, 2.0, 5.0, 6.0, 7.5, 9.0)] == [0, 1, 1, 2, 3, 4]
 
 

@@ -51,7 +51,7 @@ def test_show_escapes_what_a_file_says(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["show", str(write(tmp_path / "run.h5"))]) == 0
     out = capsys.readouterr().out
     check(out)
-    assert "\\x1b[2J\\x1b]0;owned\\x07\\x9b31m\\x7f\\u202egnp.exe" in out and "\\u202e (1 ranks)" in out
+    assert "\\x1b[2J\\x1b]0;owned\\x07\\x9b31m\\x7f\\u202egnp.exe" in out and "\\u202e (1 rank)" in out
     assert not [line for line in out.splitlines() if line.startswith("0.1 s")], "no value makes a line of its own"
     assert "lo\\x1b[1mst client 1  \\x1b[2J" in out
 

@@ -16,7 +16,7 @@ import pytest
 from mpifl import open_run
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.tables import TABLES
-from mpifl.signals import SAME
+from mpifl.signals import REPEAT_SECONDS
 from mpifl.tools.verify.run_file import check_file
 from tests.faults.harness import began, replays
 from tests.mpi.conftest import RUN, Command, Start, until, write
@@ -152,7 +152,7 @@ def test_a_second_signal_later_ends_at_once(hanging: Any, ranks: int, native: bo
     command = hanging(ranks, 50.0, native)
     victim = command.rank(0) if ranks else command.process.pid
     os.kill(victim, signal.SIGINT)
-    time.sleep(SAME + 0.2)
+    time.sleep(REPEAT_SECONDS + 0.2)
     assert command.process.poll() is None
     os.kill(victim, signal.SIGINT)
     done = command.end(15 if ranks else 5)

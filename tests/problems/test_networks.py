@@ -201,10 +201,10 @@ def test_shortcuts_of_option_a() -> None:
 
 
 # -- norms -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("depth", [*networks.SMALL, *networks.WIDE])
+@pytest.mark.parametrize("depth", [*networks.SMALL_BLOCKS, *networks.WIDE_BLOCKS])
 def test_batch_norm_trains_on_one_row_of_the_smallest_image(depth: int) -> None:
     """PyTorch refuses batch norm of a single value a channel."""
-    side = 8 if depth in networks.SMALL else 9
+    side = 8 if depth in networks.SMALL_BLOCKS else 9
     module = built(Resnet(depth=depth, norm="batch"), (1, side, side)).train()
     assert module(pictures((1, side, side), 1)).shape == (1, 10)
 

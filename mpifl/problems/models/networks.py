@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 # He et al. section 4.2, for CIFAR-10: basic blocks and option A; then table 1, for ImageNet: option B
-SMALL = {20: (3, 3, 3), 32: (5, 5, 5), 44: (7, 7, 7), 56: (9, 9, 9)}  # blocks with 16, 32, 64 channels
-WIDE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}  # blocks with 64, 128, 256, 512; 50: bottlenecks
+SMALL_BLOCKS = {20: (3, 3, 3), 32: (5, 5, 5), 44: (7, 7, 7), 56: (9, 9, 9)}  # blocks with 16, 32, 64 channels
+WIDE_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}  # blocks with 64, 128, 256, 512; 50: bottlenecks
 
 
 @dataclass(frozen=True)
@@ -151,15 +151,15 @@ class Resnet(Normed):
     """Layers with weights: 20, 32, 44 or 56; 18, 34 or 50."""
 
     def first(self) -> int:
-        return 16 if self.depth in SMALL else 64
+        return 16 if self.depth in SMALL_BLOCKS else 64
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
         from mpifl.problems.torch.deep import convolutions, resnet
 
-        wide = self.depth in WIDE
+        wide = self.depth in WIDE_BLOCKS
         least = 9 if wide and self.norm == "batch" else 8  # 8 end as one pixel: a batch of one row has no variance
         channels, _, _ = image(self.name, shape, vocabulary, least)
-        blocks = WIDE[self.depth] if wide else SMALL[self.depth]
+        blocks = WIDE_BLOCKS[self.depth] if wide else SMALL_BLOCKS[self.depth]
         stages = [self.first() * 2**k for k in range(len(blocks))]
         make = convolutions(self.norm, self.groups)
         return resnet(channels, classes, make, stages, blocks, bottleneck=self.depth == 50, projection=wide)

@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from mpifl.runfile.reader import Run, open_run
 from mpifl.safe_input import parse_json, printable
-from mpifl.text import format_duration
+from mpifl.text import format_count, format_duration
 from mpifl.tools.analysis.trials import overload_of
 
 MAX_EVALUATIONS = 12  # evaluations that are printed
@@ -84,7 +84,7 @@ def format_summary(run: Run) -> str:
         "clock": attrs.get("clock", ""),
         "clients": len(clients),
         "ranks": attrs.get("ranks", ""),
-        "hosts": ", ".join(f"{host} ({ranks} ranks)" for host, ranks in hosts.items()),
+        "hosts": ", ".join(f"{host} ({format_count(ranks, 'rank')})" for host, ranks in hosts.items()),
         "started": attrs.get("started", ""),
         "finished": attrs.get("finished", "") or "-",
         "updates": f"{len(updates)} in {seconds:.6g} s{rate}",

@@ -27,6 +27,7 @@ from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.create import spare_name
 from mpifl.runfile.reader import open_run
 from mpifl.runfile.run_lock import is_locked
+from mpifl.text import format_count
 from mpifl.tools.analysis.labels import INDEX, read_index
 from mpifl.tools.studies.search import end_of, time_left
 from mpifl.tools.studies.study import Study, StudyRun, identify, planned_stages
@@ -346,7 +347,7 @@ def show_folder(folder: Path) -> str:
         row["wall s"] = "" if entry.seconds is None else f"{entry.seconds:.1f}"
         rows.append({**row, "error": entry.error} if entry.status == "failed" and entry.error else row)
     table = tabulate(rows, headers="keys", disable_numparse=True)
-    return f"{table}\n\n{folder}: {len(entries)} runs: {count_text(entries)}"
+    return f"{table}\n\n{folder}: {format_count(len(entries), 'run')}: {count_text(entries)}"
 
 
 def count_text(entries: Iterable[Entry]) -> str:
