@@ -97,9 +97,9 @@ class ModelForm:
         for name, array in arrays.items():
             what = f"x0[{name!r}]" if self._named else "x0"
             if array.dtype != self.dtype:
-                found = array.dtype.name if array.dtype in (np.float32, np.float64) else ""
-                cast = f"{'or ' if found else ''}return {settings.dtype} in {settings.entry}"
-                raise ConfigError("problem.dtype", settings.dtype, f"{what} is {array.dtype}", found, cast)
+                other = f"set problem.dtype={array.dtype}, or " if array.dtype in (np.float32, np.float64) else ""
+                remedy = f"{other}return {settings.dtype} in {settings.entry}"
+                raise ConfigError("problem.dtype", settings.dtype, f"{what} is {array.dtype}", remedy=remedy)
             if not np.isfinite(array).all():
                 raise entry_error(settings, f"{what} has nan or infinity", "finite numbers")
         self.layout: Layout = [(name, array.shape) for name, array in arrays.items()]
@@ -114,11 +114,15 @@ class ModelForm:
         names = [name for name, _ in self.layout]
         if not self._named:
             model = {"x": model}
-        elif not isinstance(model, Mapping) or {*model} != {*names}:
-            raise ReturnError(f"{what} is {kind(model)}, not a mapping with the names of x0")
+        elif not isinstance(model, Mapping):
+            raise ReturnError(f"{what} that is {kind(model)}, not a mapping with the names of x0")
+        elif missing := [name for name in names if name not in model]:
+            raise ReturnError(f"{what} without {missing[0]!r}, a name of x0")
+        elif more := [name for name in model if name not in names]:
+            raise ReturnError(f"{what} with {more[0]!r}, which is no name of x0")
         arrays = []
         for name, shape in self.layout:
-            of = f"{what}[{name!r}]" if self._named else what
+            of = f"{what} whose {name!r}" if self._named else f"{what} that"
             try:
                 array = _array(model[name])
             except TypeError as error:
@@ -186,7 +190,7 @@ class OwnObjective:
         who = f"client {self._i}: fit returned"
         if not isinstance(found, tuple) or len(found) != 2:
             raise ReturnError(f"{who} {kind(found)}, not (y, local_steps)")
-        y = self._form.flat(found[0], f"{who} a y that")
+        y = self._form.flat(found[0], f"{who} a y")
         if self.part != slice(None) and not np.isfinite(y).all():  # no rank has the whole update, to refuse it
             raise ReturnError(f"{who} a y that is not finite")
         with suppress(TypeError):
@@ -207,7 +211,7 @@ class OwnObjective:
         self._load()
         draws = None if rows is None else stream(self._seed, f"batch {rows[1]}", self._i, rows[0])
         found = self._own.gradient(self._form.shaped(x), draws)
-        return self._form.flat(found, f"client {self._i}: gradient returned a vector that")
+        return self._form.flat(found, f"client {self._i}: gradient returned a vector")
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
         """The training loss at x."""
@@ -481,7 +485,7 @@ def host_own(
     objectives = build(clients)
     facts = dict(_prepare_torch(settings.torch, resources))
     if alone and 0 in objectives and objectives[0].wants_trial:
-        with _one_line(settings, "correct its fit, or set trial = False in its class to skip the trial before the run"):
+        with _one_line(settings, "correct its class, or set trial = False in it to skip the trial before the run"):
             facts["repeats"] = objectives[0].try_contact(patience)
         objectives = build(clients)  # what the trial has left in the client does not enter the run
     return HostedClients(objectives, facts)

@@ -132,7 +132,7 @@ EXITS = "problem.entry=mine:make_problem: it exits with status 0; expected (modu
 IN_THE_PROBLEM = [
     ("problem.entry=ours:make_problem", "cannot be imported: No module named 'ours'; expected package.module:function"),
     ("problem.clients=3", "problem.clients=3: mine:make_problem returns 4 data sets; expected 4, or null"),
-    ("problem.options.case=label", "client 3: Target 2 is out of bounds."),
+    ("problem.options.case=label", "client 3: Target 2 is out of bounds; expected a loss that takes"),
     ("problem.options.case=unseeded", UNSEEDED),
     ("problem.options.case=elsewhere", "rank 2: this rank got 3 clients, rank 0 got 4"),
     ("algorithm={name: fedavg, cohort: 5}", "algorithm.cohort=5"),

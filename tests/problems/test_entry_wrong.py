@@ -146,7 +146,10 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "unknown": ({"tests": 3}, "it returns dict of module, loss, datasets, tests; expected"),
     "no module": ({"module": torch.zeros}, "the module that it returns is builtin_function_or_method; expected a"),
     "frozen": ({"module": nn.Linear(3, 2).requires_grad_(False)}, "no parameter of the module needs a gradient"),
-    "double": ({"module": nn.Linear(3, 2).double()}, "the module's parameter weight is float64; expected float64"),
+    "double": (
+        {"module": nn.Linear(3, 2).double()},
+        "the module's parameter weight is float64; set problem.dtype=float64, or call module.to(",
+    ),
     "half": ({"module": nn.Linear(3, 2).half()}, "problem.dtype=float32: the module's parameter weight is float16"),
     "meta": ({"module": nn.Linear(3, 2, device="meta")}, "shape and values of weight are not known yet; expected"),
     "lazy": ({"module": nn.LazyLinear(2)}, "shape and values of weight are not known yet; expected a module whose are"),
@@ -154,7 +157,7 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "momentum": ({"module": Norm(3, momentum=None)}, "batch norm has no momentum, so it counts the batches"),
     "norm double": (
         {"module": Norm(3, affine=False).double()},
-        "the module's buffer running_mean is float64; expected",
+        "the module's buffer running_mean is float64; set",
     ),
     "one row": ({"module": Norm(3)}, "client 1: Expected more than 1 value per channel when training, got"),
     "shape": ({"module": nn.Linear(4, 2)}, "client 0: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)"),
@@ -179,10 +182,14 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
     "ragged": ({"datasets": [[([1.0, 2.0], 0), ([1.0], 1)]]}, "the inputs of client 0 make no tensor: stack exp"),
     "text": ({"datasets": [[("abc", 0)]]}, "the inputs of client 0 make no tensor: new(): invalid data type 'str'"),
     "sparse": ({"datasets": [TensorDataset(X.to_sparse(), Y)]}, "the inputs of client 0 are a sparse tensor; expected"),
-    "rows double": ({"datasets": [ROWS[0], TensorDataset(X.double(), Y)]}, "the inputs of client 1 are float64; expec"),
+    "rows double": ({"datasets": [ROWS[0], TensorDataset(X.double(), Y)]}, "the inputs of client 1 are float64; set p"),
+    "bytes": (
+        {"datasets": [TensorDataset(X.byte(), Y)]},
+        "dtype, but got Byte and Float; expected a module that takes rows of shape [2, 3] and dtype uint8",
+    ),
     "targets double": (
         {"datasets": [TensorDataset(X, X[:, :1].double())]},
-        "the targets of client 0 are float64; expected fl",
+        "the targets of client 0 are float64; set problem",
     ),
     "targets flat": (
         {"module": nn.Linear(3, 1), "loss": F.mse_loss, "datasets": [TensorDataset(X, X[:, 0])]},
@@ -192,15 +199,21 @@ WRONG: dict[str, tuple[Any, str]] = {  # what is returned, or is other than in a
         {"datasets": [ROWS[0], TensorDataset(X.index_fill(0, Y, torch.nan), Y)]},
         "among the inputs of client 1 is",
     ),
-    "label": ({"datasets": [ROWS[0], TensorDataset(X, Y + Y)]}, "client 1: Target 2 is out of bounds."),
-    "test label": ({"test": TensorDataset(X, Y + 1)}, "the test set: Target 2 is out of bounds."),
+    "label": (
+        {"datasets": [ROWS[0], TensorDataset(X, Y + Y)]},
+        "client 1: Target 2 is out of bounds; expected a loss that takes outputs [2, 2] and targets from 0 to 2",
+    ),
+    "test label": (
+        {"test": TensorDataset(X, Y + 1)},
+        "the test set: Target 2 is out of bounds; expected a loss that takes outputs [2, 2] and",
+    ),
     "test empty": ({"test": []}, "the test set has no rows; expected at least one"),
     "tests of two": ({"test": ROWS[:2]}, "is list of 2; expected None, or test rows for each of the 3 clients"),
     "a number": (
         {"test": [*ROWS[:2], 3]},
         "the data set of the test rows of client 2 is int; expected one with",
     ),
-    "dicts of double": ({"datasets": [[({"a": X.double()}, 0)]]}, "the inputs of client 0 are float64; expected"),
+    "dicts of double": ({"datasets": [[({"a": X.double()}, 0)]]}, "the inputs of client 0 are float64; set"),
     "dicts of infinity": ({"datasets": [[({"a": X[0] / 0}, 0)]]}, "among the inputs of client 0 is nan or infinity"),
     "collate fails": ({"collate": lambda rows: torch.stack([torch.ones(len(rows)), X[0]])}, "client 0: stack expects"),
     "collate": ({"collate": 3}, "collate, the sixth, is int; expected None or a function from rows to a batch"),

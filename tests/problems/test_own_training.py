@@ -23,6 +23,8 @@ from mpifl.cli import main
 from mpifl.config.job import NOT_NEEDED
 from mpifl.config.registry import FAMILIES
 from mpifl.errors import RunFailed
+from mpifl.problems.own_training import ModelForm, ReturnError
+from mpifl.problems.settings import ProblemSettings
 from tests.mpi.cases import CASES, EXPONENTIAL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -130,6 +132,22 @@ def test_models_by_name_and_of_torch_are_the_flat_vector(tmp_path: Path) -> None
         assert mpifl.open_run(found).layout == [("w", (3, 3)), ("b", (3,))]
 
 
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ({"w": np.zeros(3)}, "fit returned a y whose 'w' is float64 of shape (3,), not float32 of shape (3,)"),
+        ({"w": [0.0]}, "fit returned a y whose 'w' is list of 1, not float32 of shape (3,)"),
+        ({"steps": np.zeros(1)}, "fit returned a y with 'steps', which is no name of x0"),
+        ({"b": None}, "fit returned a y without 'b', a name of x0"),
+    ],
+)
+def test_a_part_that_is_wrong_is_named(part: dict[str, Any], says: str) -> None:
+    x0 = {"w": np.zeros(3, np.float32), "b": np.zeros(2, np.float32)}
+    form = ModelForm(ProblemSettings(), x0)
+    with pytest.raises(ReturnError, match=re.escape(says)):
+        form.flat({name: value for name, value in {**x0, **part}.items() if value is not None}, "fit returned a y")
+
+
 def test_metrics_are_means_over_the_clients_rows(tmp_path: Path) -> None:
     """Client k has k + 1 training rows, loss k, 2k test rows and accuracy k/4, but the last has no test
     metrics. Without `evaluate` there are none."""
@@ -235,7 +253,7 @@ BUFFERED = {"algorithm": {"name": "fedbuff", "trigger": {"every": 2}}}
         ("clients by name", "the clients are dict of north, south; expected a list of clients"),
         ("a generator", "it returns tuple of 2; expected (module, loss, datasets"),
         ("ints", "problem.dtype=float32: x0 is int64; return float32 in tests.own_clients:wrong"),
-        ("doubles", "problem.dtype=float32: x0 is float64; expected float64; or return float32 in"),
+        ("doubles", "problem.dtype=float32: x0 is float64; set problem.dtype=float64, or return float32 in"),
         ("a matrix", "x0 is an array of shape (3, 1); expected a flat array (d,), or a mapping of arrays by name"),
         ("a number", "x0 is float; expected a flat array, or a mapping of arrays by name"),
         ("x0 of nan", "x0 has nan or infinity; expected finite numbers"),

@@ -445,6 +445,11 @@ def gather(train: Sequence[Piece], test: Sequence[Piece]) -> Rows:
         said = f"it has the label {abs(min(found)) if lowest >= 0 else min(found)}"
         expected = f"whole numbers from 0, below {PLAUSIBLE_CLASSES} or below the number of rows, {rows}; or -1 and 1"
         raise ConfigError("data file", piece.source, said, expected)
+    elif (smallest := min(y.min(), y_test.min(initial=y.min()))) > 0:
+        text = (
+            "%s: the smallest label of all files is %d, and labels are numbered from 0: classes below it have no rows"
+        )
+        log.warning(text, printable(first.source), smallest)
     shape: tuple[int, ...] = ()
     features = prod(x.shape[1:])
     if x.ndim > 2:

@@ -239,7 +239,7 @@ def check_module_and_loss(
         signature = few, rows.signature
         made.module.train(isinstance(i, int) or local)
         if signature not in tried:
-            with _as_config_error(settings, f"{whose}: ", f"a module that takes rows of shape {_shape(x)}"):
+            with _as_config_error(settings, f"{whose}: ", f"a module that takes rows {_described(x)}"):
                 tried[signature] = made.module(x)
             _try_loss(settings, made, tried[signature], y, whose)
             if made.predict:
@@ -249,10 +249,8 @@ def check_module_and_loss(
         targets.append(y)
         made.module.eval()
         for piece in rows.pieces():  # a label may be too large
-            with (
-                torch.no_grad(),
-                _as_config_error(settings, f"{whose}: ", "a loss that takes the module's outputs and the targets"),
-            ):
+            takes = f"a loss that takes outputs {_shape(outputs)} and {_all_targets(rows, piece)}"
+            with torch.no_grad(), _as_config_error(settings, f"{whose}: ", takes):
                 if not isinstance(rows, CollatedExamples) and outputs.shape[:1] == (few,):
                     some = rows.y[piece].clone()
                     if torch.isfinite(made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)):
@@ -295,6 +293,19 @@ def _shape(value: Any) -> str:
     """The shapes of a batch's tensors."""
     shapes = [[*part.shape] for part in tensors(value)]
     return str(shapes[0] if isinstance(value, Tensor) else shapes)
+
+
+def _described(value: Any) -> str:
+    """The shapes of a batch's tensors, and the dtype of one."""
+    dtype = f" and dtype {str(value.dtype).removeprefix('torch.')}" if isinstance(value, Tensor) else ""
+    return f"of shape {_shape(value)}{dtype}"
+
+
+def _all_targets(rows: Examples, piece: slice) -> str:
+    """The targets of these rows, with the smallest and the largest one where they are integers."""
+    if isinstance(rows, CollatedExamples) or rows.y.is_floating_point() or not rows.y[piece].numel():
+        return "all targets"
+    return f"targets from {rows.y[piece].min()} to {rows.y[piece].max()}"
 
 
 def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Any, whose: str) -> None:
@@ -364,12 +375,12 @@ def _as_config_error(settings: ProblemSettings, where: str, expected: str) -> It
     except (Exception, SystemExit) as error:  # whatever a user's code raises
         first = next(iter(str(error).strip().splitlines()), "")
         torchs = isinstance(error, RuntimeError | TypeError | ValueError | IndexError | UserWarning)
-        reason = first if torchs and first else f"{type(error).__name__}: {first}"
+        reason = first.rstrip(".") if torchs and first else f"{type(error).__name__}: {first}"
         raise entry_error(settings, f"{where}{reason}", expected) from error
 
 
 def _mismatch(settings: ProblemSettings, dtype: torch.dtype, what: str, to: str) -> ConfigError:
     found = str(dtype).removeprefix("torch.")
-    expected = found if found in ("float32", "float64") else ""
-    remedy = f"{'or ' if expected else ''}call {to}(torch.{settings.dtype}) in {settings.entry}"
-    return ConfigError("problem.dtype", settings.dtype, f"{what} {found}", expected, remedy)
+    other = f"set problem.dtype={found}, or " if found in ("float32", "float64") else ""
+    remedy = f"{other}call {to}(torch.{settings.dtype}) in {settings.entry}"
+    return ConfigError("problem.dtype", settings.dtype, f"{what} {found}", remedy=remedy)

@@ -223,6 +223,11 @@ for _name, (_change, _classes) in STORED.items():
     kept(GOOD, _name, Case(lambda path, c=_change, k=_classes: [(x, k(y)) for x, y in every(path, c)]))
 
 
+@right("the smallest label of all files is 1, and labels are numbered from 0")
+def labels_from_one(path: Path) -> Any:
+    return [(x, y + 1) for x, y in every(path, lambda x, y: (x, y + 1))]
+
+
 @right()
 def small_types(path: Path) -> Any:
     """float16, int8, uint8 and bool, unscaled."""
