@@ -33,13 +33,25 @@ def import_object(key: str, name: str, kind: str) -> Any:
         return attrgetter(attribute)(found)
     except (Exception, SystemExit) as error:  # whatever a user's module raises, also where it parses sys.argv
         reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        reason += _place(error)
         known = [k for k, value in vars(found).items() if callable(value)] if found else []
         remedy = ""
         if module == "__main__":
             remedy = "what another program or rank is to find has to be in a module of its own"
+        elif isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            remedy = "modules are searched for in the working directory and on PYTHONPATH"
         elif near := difflib.get_close_matches(attribute, known, 1):
             remedy = f"did you mean {near[0]}?"
         raise ConfigError(key, name, f"cannot be imported: {reason}", f"package.module:{kind}", remedy) from error
+
+
+def _place(error: BaseException) -> str:
+    """The line of a user's file in which an error was raised, as ` (mine.py:3)`; "" where there is none."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<"))]
+    return f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
 
 
 def import_own(name: str) -> ModuleType:

@@ -263,7 +263,7 @@ class Job(Config):
                 raise ConfigError(key, metric, "there are no validation rows", expected)
         if self.evaluate.metrics and isinstance(self.problem.data, NoData):
             wrong = f"the model {type_name(self.problem.model)} has no class labels"
-            raise ConfigError("evaluate.metrics", ", ".join(self.evaluate.metrics), wrong, "none")
+            raise ConfigError("evaluate.metrics", ", ".join(self.evaluate.metrics), wrong, "[]")
         if self.problem.torch is not None:
             torch = self.problem.torch.with_defaults(repeatable=self.clock.mode == "virtual")
             object.__setattr__(self, "problem", replace(self.problem, torch=torch))

@@ -42,7 +42,8 @@ class Family:
         if name in names:
             return self.load(name)
         near = difflib.get_close_matches(name, [*names, *self.aliases], 1)
-        known = f"one of {', '.join(names)}" if names else "a class of your own, as package.module:Class"
+        own = "a class of your own, as package.module:Class"
+        known = f"one of {', '.join(names)}{f', or {own}' if self.base else ''}" if names else own
         if near:
             raise ConfigError("name", name, "no such name", remedy=f"did you mean {near[0]}?")
         raise ConfigError("name", name, "no such name", known)

@@ -136,7 +136,12 @@ class Reader:
             below = 0.05 if section.startswith(f"{path}.") else 0.0
             return ratio if section == path else ratio - (0.1 if ratio > 0.8 else 1) + below
 
-        nearest = max(self._keys(self.cls, self.values, ""), key=likeness)
+        known = [*self._keys(self.cls, self.values, "")]
+        if _join(path, key) in known:  # a key with a dot, as studies and the command line take it
+            inside = f"{key.replace('.', ': {')}: ...{'}' * key.count('.')}"
+            remedy = f"write it into its section, {inside}"
+            return ConfigError(_join(path, key), _short(value), "no key of this section", remedy=remedy)
+        nearest = max(known, key=likeness)
         return ConfigError(_join(path, key), _short(value), "no such key", remedy=f"the nearest is {nearest}")
 
     def _keys(self, cls: type, values: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -91,10 +91,10 @@ def check_evaluation(job: Job, problem: Problem) -> None:
         found = problem.test_scores(x)
     except NotImplementedError:
         model = type(job.problem.model).__qualname__
-        raise ConfigError("evaluate.metrics", names, f"the model {model} has no method scores", "none") from None
+        raise ConfigError("evaluate.metrics", names, f"the model {model} has no method scores", "[]") from None
     if found is None:
         wrong = "this problem has no class labels, or no scores of the classes"
-        raise ConfigError("evaluate.metrics", names, wrong, "none")
+        raise ConfigError("evaluate.metrics", names, wrong, "[]")
     if not len(found[0]):
         remedy = "or set problem.test_split, such as 0.2"
         raise ConfigError("evaluate.metrics", names, "there are no test rows", "none", remedy)

@@ -154,6 +154,11 @@ def test_one_problem_for_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "keys", "text"),
     [
         ([JOB, "algorithm.step_sise=1"], {}, "algorithm.step_sise=1: no such key; the nearest is algorithm.step_size"),
+        (
+            [JOB],
+            {"clock.delay.rate": 1},
+            "clock.delay.rate=1: no key of this section; write it into its section, clock: {delay: {rate: ...}}$",
+        ),
         ([JOB], {"sead": 1}, "sead=1: no such key; the nearest is seed"),
         ([JOB, "seed"], {}, "override=seed: not key=value; expected key=value, as in algorithm.step_size=0.1"),
         ([JOB], {"output": "there.h5"}, "output=there.h5: .*overwrite=true"),

@@ -84,10 +84,17 @@ def test_a_run_of_own_classes_whose_file_names_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("no.such.module:Thing", "cannot be imported: No module named 'no'; expected package.module:Class"),
+        (
+            "no.such.module:Thing",
+            "'no'; expected package.module:Class; modules are searched for in the working directory and on PYTHONPATH",
+        ),
         (f"{OWN}:Missing", "cannot be imported: module 'tests.config.own' has no attribute 'Missing'"),
-        ("tests.config.broken:Thing", "cannot be imported: ValueError: nothing can be imported here; expected"),
-        ("tests.config.exits:Thing", "cannot be imported: SystemExit: 2; expected package.module:Class"),
+        (
+            "tests.config.broken:Thing",
+            "cannot be imported: ValueError: nothing can be imported here (broken.py:3); expected",
+        ),
+        ("tests.config.exits:Thing", "cannot be imported: SystemExit: 2 (exits.py:3); expected package.module:Class"),
+        (f"{OWN}.Missing", "a class of your own, as package.module:Class"),
         (f"{OWN}:Plain", "a subclass of mpifl."),
         ("json:loads", "a subclass of mpifl."),
         (":", "cannot be imported: ValueError: Empty module name; expected package.module:Class"),
