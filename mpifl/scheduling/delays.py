@@ -217,13 +217,24 @@ class Trace(Delay):
 
 
 def checked_times(delay: Delay, clients: int, seed: int) -> tuple[ContactTimes, SplitTimes | None]:
-    """The times of a delay model; those of a user's own raise RunFailed when they are drawn and are no times."""
+    """The times of a delay model; those of a user's own raise RunFailed when they are drawn and are no times.
+
+    Raises ConfigError where a user's model returns no function.
+    """
     contact, split = delay.contact_times(clients, seed), delay.split_times(clients, seed)
     if type(delay) in DELAYS.values():
         return contact, split
 
+    if not callable(contact):
+        wrong = f"{place_of(type(delay), 'contact_times')} returned {contact!r}"
+        raise ConfigError("name", type(delay).__qualname__, wrong, "a function of (client, round) that returns seconds")
+
     def check(seconds: float, method: str, client: int, round: int) -> float:
-        if not 0 <= seconds <= LONGEST_TIME:
+        try:
+            right = 0 <= seconds <= LONGEST_TIME
+        except (TypeError, ValueError):  # no number
+            right = False
+        if not right:
             text = f"{place_of(type(delay), method)} returned {seconds} for client {client}, round {round}"
             raise RunFailed(f"clock.delay: {text}; seconds from 0 to {LONGEST_TIME:g} are expected")
         return seconds

@@ -43,7 +43,8 @@ def read_trace(path: str, columns: tuple[str, ...], clients: int) -> list[list[t
         if isinstance(error, ConfigError):
             raise
         expected = f"a readable CSV file with the columns client, {', '.join(columns)}"
-        raise ConfigError("path", path or "''", printable(error, most=200), expected) from error
+        text = printable(getattr(error, "strerror", None) or error, most=200)
+        raise ConfigError("path", path or "''", f"cannot be read: {text}", expected) from error
     if missing := [i for i, rows in enumerate(found) if not rows]:
         raise ConfigError("path", path, f"client {missing[0]} has no row", "at least one for every client")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,8 +115,8 @@ def test_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == f"mpifl: the run failed: clock.delay.exhausted=fail: {says}\n"
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
-def test_times_of_a_model_of_ones_own_are_checked(value: float) -> None:
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0, "fast"])
+def test_times_of_a_model_of_ones_own_are_checked(value: Any) -> None:
     class Own(Fixed):
         def contact_times(self, clients: int, seed: int) -> ContactTimes:
             return lambda client, round: value if round == 2 else 1.0
@@ -129,3 +130,17 @@ def test_times_of_a_model_of_ones_own_are_checked(value: float) -> None:
         contact(1, 2)
     with pytest.raises(RunFailed, match=rf"Own.split_times returned {value} for client 1, round 2; seconds from 0"):
         split(1, 2, 1)
+
+
+def test_a_model_of_ones_own_returns_a_function() -> None:
+    class Own(Fixed):
+        def contact_times(self, clients: int, seed: int) -> ContactTimes:
+            return 0.5  # type: ignore[return-value]
+
+    with pytest.raises(ConfigError, match=r"Own.contact_times returned 0.5; expected a function of \(client, round\)"):
+        checked_times(Own(), 3, 0)
+
+
+def test_a_trace_that_is_not_there_is_said_without_its_name_twice() -> None:
+    with pytest.raises(ConfigError, match=r"^path=no.csv: cannot be read: No such file or directory; expected"):
+        Trace(path="no.csv").contact_times(3, 0)
