@@ -7,7 +7,7 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import hypot, isfinite, sqrt
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -49,6 +49,13 @@ def to_numpy(v: Vector) -> np.ndarray:
 def from_numpy(values: np.ndarray, like: Vector) -> Vector:
     """The values as a vector of `like`'s kind and dtype: themselves, or copied into a tensor on its device."""
     return values if isinstance(like, np.ndarray) else like.new_tensor(values)
+
+
+def make_read_only(vectors: Iterable[Vector]) -> None:
+    """Makes NumPy arrays read-only, so that code that changes a shared vector in place gets a ValueError there."""
+    for v in vectors:
+        if isinstance(v, np.ndarray):
+            v.flags.writeable = False
 
 
 def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:

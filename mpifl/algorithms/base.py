@@ -7,8 +7,9 @@ A *contact* of a client is one message from the server and the update that answe
 contact of every member of a cohort; an asynchronous algorithm has no rounds.
 
 Vectors are shared, not copied, so two rules hold. A vector that was returned in a `Message` or an `Update` is never
-changed in place afterwards: it may still be in flight. `train` and `on_rollback` change no array and no dict of the
-client's state in place, they bind a new one to the name: `State(**vars(state))` is then a snapshot of the state.
+changed in place afterwards: it may still be in flight. NumPy arrays are read-only from then on. `train` and
+`on_rollback` change no array and no dict of the client's state in place, they bind a new one to the name:
+`State(**vars(state))` is then a snapshot of the state.
 
 What a vector is, and which operations work on NumPy arrays and torch tensors alike: `mpifl.objective`.
 """
@@ -363,7 +364,8 @@ class Algorithm(Config):
         Args:
             server: The server's state.
             i: The client.
-            update: Its update. The vectors are receive buffers, which are reused: add or copy them.
+            update: Its update. For methods of the package the vectors are receive buffers, which are reused, to be
+                added or copied; other classes get copies of their own.
             staleness: Aggregations since the message that the update answers was sent.
         """
         raise NotImplementedError

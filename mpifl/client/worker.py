@@ -20,7 +20,7 @@ from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_sta
 from mpifl.client.states import ClientStates
 from mpifl.config.types import INT32_MAX
 from mpifl.errors import MAX_PART, Cancelled, format_client_error, inside, place_of, shortened
-from mpifl.objective import Objective, check_vectors, from_numpy, norm_of, to_numpy
+from mpifl.objective import Objective, check_vectors, from_numpy, make_read_only, norm_of, to_numpy
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.signals import is_from_signal
 from mpifl.transport.client_end import ClientError, ClientTransport, Delivery
@@ -140,6 +140,7 @@ class Worker:
             state = self.states.copy_of(i)
             objective = self.objectives[i]
             saved = _saved(objective)
+            make_read_only(message.vectors)
             if hasattr(objective, "begin_round"):
                 objective.begin_round(message.round)
             update = self._algorithm.train(state, message, objective)
@@ -194,6 +195,7 @@ class Worker:
                 raise ValueError(f"the update's norm {norm:.6g} is above faults.norm")
         except ValueError as reason:
             return Update((), 0, norm=norm, refused=str(reason))
+        make_read_only(vectors)
         return Update(tuple(vectors), steps, numbers, norm=norm)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from mpifl.checkpoint.snapshot import LoopState, PendingEvaluation
 from mpifl.config.job import Faults
 from mpifl.config.types import INT64_MAX
 from mpifl.errors import RunFailed, place_of
-from mpifl.objective import Vector, check_vectors
+from mpifl.objective import Vector, check_vectors, make_read_only
 from mpifl.runfile.tables import LOGGED_BESIDE, TABLES, AggregationRow, EventRow, LoggedRow, UpdateRow
 from mpifl.scheduling.schedule import Event, Schedule
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
@@ -75,6 +75,7 @@ class ServerLoop:
         self.checkpointer: Checkpointer | None = None  # takes the snapshots that the schedule asks for
         self.observers: Sequence[Callable[[UpdateRow], None]] = ()  # called with the row of every update
         self._x0, self._vector_bytes = server.x, server.x.nbytes
+        self._is_own = not type(algorithm).__module__.startswith("mpifl.")
         server.logged = []  # from now on `State.log` keeps what the method logs
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
@@ -119,6 +120,7 @@ class ServerLoop:
         message = self.algorithm.message(self.server, i)
         try:
             check_vectors("is sent", message.vectors, self._x0)
+            make_read_only(message.vectors)
             if len(message.vectors) > (most := self.algorithm.vectors_down):
                 raise ValueError(f"is sent {len(message.vectors)} vectors, more than vectors_down ({most})")
             numbers, work = as_float64("is sent", message.numbers), message.work
@@ -217,6 +219,8 @@ class ServerLoop:
         i, update = event.client, event.update
         assert update
         clients, reply, staleness = self.clients, self._reply, self.version - update.version
+        if self._is_own:  # a user's class may keep the vectors or change them; receive buffers are used again
+            update = update.with_vectors(v.copy() for v in update.vectors)
         self.algorithm.receive(self.server, i, update, staleness)
         aggregates = self.schedule.aggregates(self.algorithm.ready(self.server))
         if self.checkpointer:

@@ -175,6 +175,28 @@ def test_whatever_a_client_raises_is_its_failure(error: type[BaseException]) -> 
     assert host.states[0] == State(k=0)
 
 
+@dataclass(frozen=True)
+class InPlace(Area):
+    """Changes the message at its first contact, or at the second what it sent at the first."""
+
+    first: int = 0
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        if message.round == self.first:
+            (message.vectors[0] if self.first == 0 else client.sent)[:] = 0
+        client.sent = message.vectors[0] + 1
+        return Update((client.sent,), 1)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_client_cannot_change_a_message_or_what_it_has_sent(first: int) -> None:
+    client = Worker(InPlace(first=first), X0, {0: Counting(np.ones(3), np.zeros(3))})
+    answers = [client.train(0, Message((X0 + round,), round=round)) for round in range(2)]
+    assert [isinstance(answer, ClientError) for answer in answers] == [first == 0, first == 1]
+    refusal = answers[first]
+    assert isinstance(refusal, ClientError) and refusal.text.endswith("ValueError: assignment destination is read-only")
+
+
 def test_a_signal_is_no_failure_of_the_client_that_it_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Area, "train", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     host = worker(0)

@@ -16,6 +16,7 @@ import numpy as np
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.objective import Objective, Vector
 
 
@@ -114,6 +115,22 @@ class Silent(Area):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         if update.vectors:
             super().receive(server, i, update, staleness)
+
+
+@dataclass(frozen=True)
+class Keeping(FedBuff):
+    """The server keeps the last update of each client, and steps along their mean, half of which stays in each."""
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        return State(**vars(super().init_server(x0, clients)), last={})
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        (server.last[i],) = update.vectors
+
+    def aggregate(self, server: State) -> None:
+        server.x = server.x - sum(server.last.values()) / len(server.last)
+        for v in server.last.values():
+            v *= 0.5
 
 
 @dataclass(frozen=True)

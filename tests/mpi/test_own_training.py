@@ -66,6 +66,14 @@ def test_updates_without_vectors(tmp_path: Path, mode: str) -> None:
         assert not all_differences(run_all(tmp_path / "alone", 0, case, DEADLINE), ranks, case)
 
 
+def test_a_method_may_keep_and_change_the_vectors_of_updates(tmp_path: Path) -> None:
+    """Those that are too large for a frame are received into buffers that are used again."""
+    problem = {"model": {"name": "quadratic", "dim": 20_000}, "clients": 5}
+    case = {"keeping": job({"name": "tests.mpi.own:Keeping", "trigger": {"every": 3}}, problem)}
+    alone, ranks = (run_all(tmp_path / str(n), n, case, DEADLINE) for n in (0, 3))
+    assert not all_differences(alone, ranks, case)
+
+
 @pytest.mark.long
 def test_a_run_in_real_time_is_verified_by_its_replay(tmp_path: Path) -> None:
     real = {**CASES["momentum"], "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 50}}}

@@ -127,6 +127,19 @@ def test_numbers_and_work_are_what_mpi_sends(numbers: Sequence[Any]) -> None:
         assert message.work == 2 and type(message.work) is int
 
 
+@dataclass(frozen=True)
+class InPlace(FedAvg):
+    """Changes the model that it has sent."""
+
+    def aggregate(self, server: State) -> None:
+        server.x -= 1
+
+
+def test_the_server_cannot_change_a_model_that_it_has_sent() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        run(InPlace(), random_quadratics(0, 2), clock=Picked([0] * 4), stop_updates=4)
+
+
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(asynchronous(), SEEDS, PICKS)
 def test_every_update_is_consumed_once(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:

@@ -17,6 +17,7 @@ from mpifl.cuda_mpi import cuda_aware
 from mpifl.errors import ConfigError, host_name
 from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
+from mpifl.problems.torch.flat import tensor
 from mpifl.vector_memory import HOST, IncomingVectors, OutgoingVectors, Staged, VectorMemory
 
 PAUSE = 1e-4  # s, the longest sleep while a GPU computes
@@ -128,7 +129,7 @@ class Gpu(VectorMemory):
         self.device, self.stream, self.seconds = device, torch.cuda.Stream(device), 0.0
 
     def from_host(self, v: np.ndarray) -> Tensor:
-        return torch.from_numpy(v).to(self.device)
+        return tensor(v).to(self.device)
 
     def to_host(self, v: Tensor) -> np.ndarray:
         found: np.ndarray = v.cpu().numpy()

@@ -16,8 +16,10 @@ MAX_CONSTANTS = 1 << 26  # bytes of constants that a run file holds
 
 
 def tensor(x: Vector) -> Tensor:
-    """The vector as a tensor in the same memory."""
-    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    """The vector as a tensor in the same memory; one that is read-only is copied, as tensors are not."""
+    if not isinstance(x, np.ndarray):
+        return x
+    return torch.from_numpy(x if x.flags.writeable else x.copy())
 
 
 def vector_like(x: Vector, result: Tensor) -> Vector:
@@ -111,7 +113,7 @@ class Flat:
             return
         if stats is None:
             stats = self._scratch
-            stats.copy_(tensor(x)[self.trained :])
+            stats.copy_(tensor(x[self.trained :]))
         if stats is not self._bound_statistics:
             self._bound_statistics = stats
             for part, values in zip(self.stats, stats.split(self._stat_sizes), strict=True):

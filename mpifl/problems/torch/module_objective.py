@@ -19,7 +19,7 @@ from mpifl.objective import OptimizerSettings, Vector
 from mpifl.problems.rows import Batches
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.examples import EVALUATION_ROWS, Examples, to_device
-from mpifl.problems.torch.flat import Flat, vector_like
+from mpifl.problems.torch.flat import Flat, tensor, vector_like
 from mpifl.problems.torch.optimizers import ClientOptimizer, TorchOptimizer, check
 from mpifl.problems.torch.predictions import Prediction
 from mpifl.rng import stream
@@ -65,7 +65,7 @@ class Shared:
         if self.device.type == "cpu":
             return x
         if x is not self._on_device[0]:
-            self._on_device = x, torch.from_numpy(x).to(self.device)
+            self._on_device = x, tensor(x).to(self.device)
         return self._on_device[1]
 
     def load_for_evaluation(self, x: np.ndarray) -> None:
