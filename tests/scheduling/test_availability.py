@@ -222,7 +222,7 @@ def test_own_models_are_checked() -> None:
         ("{name: always, on: 3}", "on=3: always has no on; renewal has it"),
         ("{name: renewal, on: [1, 2]}", "on=2 values: there are 7 clients; expected one number, or one for each"),
         ("{name: trace, path: x.csv}", "after=???: required; expected one of off, repeat"),
-        ("{name: trace, after: off}", "path='': it is not a regular file"),
+        ("{name: trace, after: off}", "path='': cannot be read: it is not a regular file"),
         ("{name: trace, after: off, path: 'package:x'}", "path=package:x: no such trace"),
         ("{name: renewal, cohort_from: available}", "cohort_from=available: the algorithm is area, and it has no"),
     ],
