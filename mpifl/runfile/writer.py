@@ -78,7 +78,7 @@ class RunWriter:
                  the run: the number of the checkpoint; later ones are removed
         rows     blocks of rows that follow one another: all up to the checkpoint
         session  of the old file; None: it is missing or cannot be read
-        aside    the name that an old file gets which cannot be read
+        aside    the name that the old file gets, where it is kept
 
         Raises ConfigError("run file", ...) if the old file is not of that session, ConfigError("checkpoint", ...) if
         rows cannot be read, ConfigError("output", ...) if the new file cannot be written; the old one then stays.

@@ -46,7 +46,7 @@ class ResumePoint:
     checkpoint: Checkpoint
     snapshot: ServerSnapshot
     session: str | None  # attribute of the run file; None: that is missing or cannot be read
-    aside: Path | None  # the name that a run file gets which cannot be read
+    aside: Path | None  # the name that the present run file gets, where it is kept
     passed: list[str]  # why the run file or newer checkpoints cannot be used, a clause each
     changed: Mapping[str, tuple[Any, Any]]  # keys of the job that this resume changes, with old and new values
 
@@ -115,7 +115,9 @@ def find_resume_point(
     if reached:
         reached.check(job)
         if undo := reached.updates - snapshot.loop.updates:
-            passed.append(f"{undo:,} updates after it are computed again")
+            aside = None if job.clock.mode == "virtual" else spare_name(path, "before")  # they come in another order
+            kept = f", and the file that has them is kept as {aside.name}" if aside else ""
+            passed.append(f"{undo:,} updates after it are computed again{kept}")
     for clause in passed:
         log.warning("%s: resuming from checkpoint %d", clause, checkpoint.number)
     return ResumePoint(job, checkpoint, _adapted(snapshot, job, changed), session, aside, passed, changed)

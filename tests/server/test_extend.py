@@ -75,6 +75,18 @@ def test_a_run_in_real_time_goes_on_from_the_checkpoint_at_its_end_alone(tmp_pat
     assert says in refused("resume", other, "stop.updates=45")
 
 
+def test_the_file_of_a_completed_run_in_real_time_is_kept_where_updates_are_undone(tmp_path: Path) -> None:
+    case = job(AREA, clock=REAL, stop={"time": 0.7})
+    first = begun(tmp_path / "area.h5", case, checkpoint={"wall": 0.1})
+    count = len(first.updates)
+    before = first.path.read_bytes()
+    run = mpifl.resume(first.path, "stop.time=1.5")
+    saved = int(run.events[run.events.kind == "resumed"].updates.iloc[0])
+    assert run.completed and len(run.updates) > count > saved
+    assert run.updates[:saved].equals(first.updates[:saved])
+    assert first.path.with_name("area.h5.before").read_bytes() == before
+
+
 def test_another_step_holds_from_there_on(tmp_path: Path, refused: Any) -> None:
     """The distance to the optimum of a quadratic shrinks by another constant; such a run cannot be replayed."""
     distances, problem = {}, {"clients": 2, "model": {"name": "quadratic", "dim": 3}, "dtype": "float64"}
