@@ -578,7 +578,7 @@ def test_show_a_folder_with_a_damaged_index(text: str, printed: Callable[..., An
     (tmp_path / INDEX).write_text(text)
     (tmp_path / "bad.h5").write_bytes(b"no run")
     out, err = printed("show", tmp_path)
-    assert "1 runs: 1 damaged" in out
+    assert "1 run: 1 damaged" in out
     if len(text) > 100_000:
         left = "left out, with the labels of the runs; it cannot be read: it is nested too deeply"
         assert err == f"mpifl: {tmp_path}/{INDEX}: {left}\n"
