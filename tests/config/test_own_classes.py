@@ -86,7 +86,8 @@ def test_a_run_of_own_classes_whose_file_names_them(tmp_path: Path) -> None:
     [
         (
             "no.such.module:Thing",
-            "'no'; expected package.module:Class; modules are searched for in the working directory and on PYTHONPATH",
+            "cannot be imported: No module named 'no'; expected package.module:Class; "
+            "modules are searched for in the working directory and on PYTHONPATH",
         ),
         (f"{OWN}:Missing", "cannot be imported: module 'tests.config.own' has no attribute 'Missing'"),
         (
