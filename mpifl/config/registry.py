@@ -42,11 +42,11 @@ class Family:
         if name in names:
             return self.load(name)
         near = difflib.get_close_matches(name, [*names, *self.aliases], 1)
-        own = "a class of your own, as package.module:Class"
-        known = f"one of {', '.join(names)}{f', or {own}' if self.base else ''}" if names else own
+        choices = [f"one of {', '.join(names)}"] if names else []
+        choices += ["a class of your own, as package.module:Class"] if self.base or not names else []
         if near:
             raise ConfigError("name", name, "no such name", remedy=f"did you mean {near[0]}?")
-        raise ConfigError("name", name, "no such name", known)
+        raise ConfigError("name", name, "no such name", ", or ".join(choices))
 
     def expand(self, section: Mapping[str, Any]) -> Mapping[str, Any]:
         """The section with the class' own name and the options of an alias. Raises ConfigError where it contradicts."""

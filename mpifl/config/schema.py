@@ -138,8 +138,8 @@ class Reader:
 
         known = [*self._keys(self.cls, self.values, "")]
         if _join(path, key) in known:  # a key with a dot, as studies and the command line take it
-            inside = f"{key.replace('.', ': {')}: ...{'}' * key.count('.')}"
-            remedy = f"write it into its section, {inside}"
+            nested = f"{key.replace('.', ': {')}: ...{'}' * key.count('.')}"
+            remedy = f"write it into its section, {nested}"
             return ConfigError(_join(path, key), _short(value), "no key of this section", remedy=remedy)
         nearest = max(known, key=likeness)
         return ConfigError(_join(path, key), _short(value), "no such key", remedy=f"the nearest is {nearest}")

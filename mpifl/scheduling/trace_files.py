@@ -12,7 +12,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.safe_input import printable, read_file
 
 LONGEST_TIME = 1e9  # s that a contact may take, or a trace may cover: 30 years
@@ -43,7 +43,7 @@ def read_trace(path: str, columns: tuple[str, ...], clients: int) -> list[list[t
         if isinstance(error, ConfigError):
             raise
         expected = f"a readable CSV file with the columns client, {', '.join(columns)}"
-        text = printable(getattr(error, "strerror", None) or error, most=200)
+        text = printable(error_text(error), most=200)
         raise ConfigError("path", path or "''", f"cannot be read: {text}", expected) from error
     if missing := [i for i, rows in enumerate(found) if not rows]:
         raise ConfigError("path", path, f"client {missing[0]} has no row", "at least one for every client")

@@ -97,5 +97,5 @@ def check_evaluation(job: Job, problem: Problem) -> None:
         raise ConfigError("evaluate.metrics", names, wrong, "[]")
     if not len(found[0]):
         remedy = "or set problem.test_split, such as 0.2"
-        raise ConfigError("evaluate.metrics", names, "there are no test rows", "none", remedy)
+        raise ConfigError("evaluate.metrics", names, "there are no test rows", "[]", remedy)
     measure(load_metrics(job.evaluate.metrics), *found)

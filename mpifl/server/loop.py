@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from mpifl import algorithms
 from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.checkpoint.snapshot import LoopState, PendingEvaluation
@@ -75,7 +76,7 @@ class ServerLoop:
         self.checkpointer: Checkpointer | None = None  # takes the snapshots that the schedule asks for
         self.observers: Sequence[Callable[[UpdateRow], None]] = ()  # called with the row of every update
         self._x0, self._vector_bytes = server.x, server.x.nbytes
-        self._is_own = not type(algorithm).__module__.startswith("mpifl.")
+        self._is_own = algorithms.name_of(type(algorithm)) is None  # a class of a user
         server.logged = []  # from now on `State.log` keeps what the method logs
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
@@ -219,7 +220,7 @@ class ServerLoop:
         i, update = event.client, event.update
         assert update
         clients, reply, staleness = self.clients, self._reply, self.version - update.version
-        if self._is_own:  # a user's class may keep the vectors or change them; receive buffers are used again
+        if self._is_own:  # it may keep the vectors or change them; receive buffers are used again
             update = update.with_vectors(v.copy() for v in update.vectors)
         self.algorithm.receive(self.server, i, update, staleness)
         aggregates = self.schedule.aggregates(self.algorithm.ready(self.server))

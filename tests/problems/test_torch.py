@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 import mpifl
 from mpifl import problems
+from mpifl.objective import OptimizerSettings
 from mpifl.problems import ProblemConfig
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.examples import Examples
@@ -217,6 +220,28 @@ def test_a_gradient_leaves_statistics_alone_until_update_buffers() -> None:
     assert np.isfinite(one.loss(start)) and np.isfinite(one.gradient(start)).all()
     one.descend(start, [slice(None)], 0.1)
     assert (start[-4:] >= 0).all()
+
+
+def test_a_read_only_vector_can_be_read_and_not_changed() -> None:
+    """The vectors of a message are read-only; torch would warn of one, and write to it."""
+    x, y = rows(24)
+    one = client(small(nn.BatchNorm1d(4)), x, y)
+    start = one.shared.flat.values().numpy()
+    sent = start.copy()
+    sent.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (one.gradient(sent) == one.gradient(start)).all() and one.loss(sent) == one.loss(start)
+    sgd = OptimizerSettings("SGD", {}, "fresh", "", {}, "step")
+    changes: list[Callable[[], object]] = [
+        lambda: one.descend(sent, [slice(None)], 0.1),
+        lambda: one.update_buffers(sent),
+        lambda: one.take_buffers(sent),
+        lambda: one.optimizer(sgd, sent, 0.1),
+    ]
+    for change in changes:
+        with pytest.raises(ValueError, match="read-only"):
+            change()
 
 
 def test_local_statistics_stay_with_the_client() -> None:

@@ -410,8 +410,8 @@ def test_a_function_that_goes_wrong_later_ends_the_run(
         ("evaluate.metrics=['a b:c']", "evaluate.metrics[0]=a b:c: not the name of a function, or too long"),
         ("evaluate.metrics=auroc", "evaluate.metrics=auroc: not valid; expected a list of texts"),
         ("problem={model: quadratic}", "the model quadratic has no class labels; expected []"),
-        ("problem={data: fedpd-synthetic, model: nonconvex-logistic}", "there are no test rows"),
-        ("problem={entry: tests.problems.test_validation:entry}", "there are no test rows"),
+        ("problem={data: fedpd-synthetic, model: nonconvex-logistic}", "there are no test rows; expected []"),
+        ("problem={entry: tests.problems.test_validation:entry}", "there are no test rows; expected []"),
         (f"problem={{entry: {HERE}:regression}}", "this problem has no class labels, or no scores of the classes;"),
     ],
 )

@@ -435,7 +435,7 @@ def gather(train: Sequence[Piece], test: Sequence[Piece]) -> Rows:
     regression = y.dtype.kind == "f"
     if not regression and set(np.unique(y).tolist()) == {-1, 1}:  # the other convention for two classes
         y, y_test = (y + 1) // 2, (y_test + 1) // 2
-    rows, lowest = len(y) + len(y_test), min(y.min(), y_test.min(initial=0))
+    rows, lowest = len(y) + len(y_test), y_test.min(initial=y.min())
     classes = 0 if regression else max(int(y.max()), int(y_test.max(initial=0)), 1) + 1
     if regression:
         pass
@@ -445,11 +445,9 @@ def gather(train: Sequence[Piece], test: Sequence[Piece]) -> Rows:
         said = f"it has the label {abs(min(found)) if lowest >= 0 else min(found)}"
         expected = f"whole numbers from 0, below {PLAUSIBLE_CLASSES} or below the number of rows, {rows}; or -1 and 1"
         raise ConfigError("data file", piece.source, said, expected)
-    elif (smallest := min(y.min(), y_test.min(initial=y.min()))) > 0:
-        text = (
-            "%s: the smallest label of all files is %d, and labels are numbered from 0: classes below it have no rows"
-        )
-        log.warning(text, printable(first.source), smallest)
+    elif lowest > 0:
+        text = "%s: the smallest label of all files is %d; labels are numbered from 0, so classes below it have no rows"
+        log.warning(text, printable(first.source), lowest)
     shape: tuple[int, ...] = ()
     features = prod(x.shape[1:])
     if x.ndim > 2:

@@ -249,8 +249,7 @@ def check_module_and_loss(
         targets.append(y)
         made.module.eval()
         for piece in rows.pieces():  # a label may be too large
-            takes = f"a loss that takes outputs {_shape(outputs)} and {_all_targets(rows, piece)}"
-            with torch.no_grad(), _as_config_error(settings, f"{whose}: ", takes):
+            with torch.no_grad(), _as_config_error(settings, f"{whose}: ", partial(_loss_of, outputs, rows, piece)):
                 if not isinstance(rows, CollatedExamples) and outputs.shape[:1] == (few,):
                     some = rows.y[piece].clone()
                     if torch.isfinite(made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)):
@@ -301,11 +300,12 @@ def _described(value: Any) -> str:
     return f"of shape {_shape(value)}{dtype}"
 
 
-def _all_targets(rows: Examples, piece: slice) -> str:
-    """The targets of these rows, with the smallest and the largest one where they are integers."""
-    if isinstance(rows, CollatedExamples) or rows.y.is_floating_point() or not rows.y[piece].numel():
-        return "all targets"
-    return f"targets from {rows.y[piece].min()} to {rows.y[piece].max()}"
+def _loss_of(outputs: Tensor, rows: Examples, piece: slice) -> str:
+    """The loss that these rows need, with the smallest and the largest target where they are integers."""
+    targets = "all targets"
+    if not isinstance(rows, CollatedExamples) and not rows.y.is_floating_point() and rows.y[piece].numel():
+        targets = f"targets from {rows.y[piece].min()} to {rows.y[piece].max()}"
+    return f"a loss that takes outputs {_shape(outputs)} and {targets}"
 
 
 def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Any, whose: str) -> None:
@@ -366,8 +366,11 @@ def _try_predict(
 
 
 @contextmanager
-def _as_config_error(settings: ProblemSettings, where: str, expected: str) -> Iterator[None]:
-    """Raises what torch raises about rows, outputs or targets as a ConfigError of one line that begins with `where`."""
+def _as_config_error(settings: ProblemSettings, where: str, expected: str | Callable[[], str]) -> Iterator[None]:
+    """Raises what torch raises about rows, outputs or targets as a ConfigError of one line that begins with `where`.
+
+    expected: what was, or a function that returns it, where that takes a pass over the rows.
+    """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "Using a target size")  # (s, 1) less (s,) would be (s, s)
@@ -376,7 +379,7 @@ def _as_config_error(settings: ProblemSettings, where: str, expected: str) -> It
         first = next(iter(str(error).strip().splitlines()), "")
         torchs = isinstance(error, RuntimeError | TypeError | ValueError | IndexError | UserWarning)
         reason = first.rstrip(".") if torchs and first else f"{type(error).__name__}: {first}"
-        raise entry_error(settings, f"{where}{reason}", expected) from error
+        raise entry_error(settings, f"{where}{reason}", expected() if callable(expected) else expected) from error
 
 
 def _mismatch(settings: ProblemSettings, dtype: torch.dtype, what: str, to: str) -> ConfigError:

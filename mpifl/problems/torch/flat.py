@@ -16,10 +16,16 @@ MAX_CONSTANTS = 1 << 26  # bytes of constants that a run file holds
 
 
 def tensor(x: Vector) -> Tensor:
-    """The vector as a tensor in the same memory; one that is read-only is copied, as tensors are not."""
+    """The vector as a tensor in the same memory, or a copy of a read-only array, since no tensor is read-only."""
     if not isinstance(x, np.ndarray):
         return x
     return torch.from_numpy(x if x.flags.writeable else x.copy())
+
+
+def check_writable(y: Vector) -> None:
+    """Raises ValueError for a read-only array that is to be changed in place: `tensor` gives a copy of it."""
+    if isinstance(y, np.ndarray) and not y.flags.writeable:
+        raise ValueError("the vector to be changed is read-only; pass clone(y)")
 
 
 def vector_like(x: Vector, result: Tensor) -> Vector:
@@ -133,11 +139,13 @@ class Flat:
 
     def update_buffers(self, y: Vector) -> None:
         """Writes the statistics that the last forward pass left into y, in place."""
+        check_writable(y)
         if self.averaged:
             tensor(y)[self.trained :] = self._scratch
 
     def take_buffers(self, gradient: Vector) -> None:
         """Makes the statistics that a gradient has in place of zeros those of the last forward pass."""
+        check_writable(gradient)
         if self.averaged:
             statistics = tensor(gradient)[self.trained :]
             self._scratch.copy_(statistics)

@@ -19,7 +19,7 @@ from mpifl.objective import OptimizerSettings, Vector
 from mpifl.problems.rows import Batches
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.examples import EVALUATION_ROWS, Examples, to_device
-from mpifl.problems.torch.flat import Flat, tensor, vector_like
+from mpifl.problems.torch.flat import Flat, check_writable, tensor, vector_like
 from mpifl.problems.torch.optimizers import ClientOptimizer, TorchOptimizer, check
 from mpifl.problems.torch.predictions import Prediction
 from mpifl.rng import stream
@@ -141,6 +141,7 @@ class TorchObjective(Batches):
 
     def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
         """y <- y - step * gradient(y, rows) for each batch, in place; the arithmetic is that of torch.optim.SGD."""
+        check_writable(y)
         if self.shared.executor:
             self.shared.executor.submit(self, y, batches, step)
             return
@@ -159,6 +160,7 @@ class TorchObjective(Batches):
 
     def optimizer(self, settings: OptimizerSettings, y: Vector, step: float) -> TorchOptimizer:
         """An optimiser of torch.optim on y, with the learning rate `step`."""
+        check_writable(y)
         return TorchOptimizer(self._optimizer, settings, y, [p.shape for p in self.shared.flat.weights], step)
 
     def check_optimizer(self, settings: OptimizerSettings) -> None:

@@ -223,7 +223,7 @@ for _name, (_change, _classes) in STORED.items():
     kept(GOOD, _name, Case(lambda path, c=_change, k=_classes: [(x, k(y)) for x, y in every(path, c)]))
 
 
-@right("the smallest label of all files is 1, and labels are numbered from 0")
+@right("the smallest label of all files is 1; labels are numbered from 0")
 def labels_from_one(path: Path) -> Any:
     return [(x, y + 1) for x, y in every(path, lambda x, y: (x, y + 1))]
 
