@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mpifl
 from mpifl import execution
 from mpifl.config import read
 from mpifl.errors import ConfigError
@@ -35,6 +36,28 @@ def test_each_scenario_is_a_study_also_without_its_data(name: str, tmp_path: Pat
     study = scenario_study(suite, suite.scenarios[name], {"FedBuff": method}, tmp_path)
     assert len(study.runs) == 8 * 12
     assert {run.job.algorithm.trigger.every for run in study.runs} == {study.runs[0].job.problem.clients // 2}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", load_suite().scenarios)
+def test_each_horizon_has_five_rounds_of_fedavg_with_its_defaults(name: str, tmp_path: Path) -> None:
+    """A method that waits for a tenth of the clients, 20 local steps each, is compared by more than its first model.
+
+    When its rounds end does not depend on the task, so quadratics stand for it.
+    """
+    suite = load_suite()
+    job = read.job_to_dict(read.load(suite.scenarios[name].path))
+    clients = job["problem"]["clients"]
+    fedavg = configurations(suite, "FedAvg", suite.methods["FedAvg"], clients)[0]
+    assert (fedavg["local_steps"], fedavg["cohort"]) == (20, max(1, round(clients / 10)))
+    job["clock"]["delay"]["steps"] = fedavg["local_steps"]
+    job |= {
+        "problem": {"clients": clients, "model": {"name": "quadratic", "dim": 2}},
+        "algorithm": fedavg,
+        "evaluate": {"updates": 10**6},
+    }
+    with mpifl.run(job, output=str(tmp_path / "run.h5")) as run:
+        assert len(run.aggregations) >= 5
 
 
 @pytest.mark.long
