@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mpifl.config import read, yaml_io
+from mpifl.config.job import Job
 from mpifl.config.packaged import JOBS
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader, fields_of
 from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError, inside
 from mpifl.rng import stream
+from mpifl.scheduling.availability import Always
+from mpifl.scheduling.delays import Speed
 from mpifl.tools.studies.study import Study, load_study
 
 FOLDER = JOBS / "arena"
@@ -59,7 +62,10 @@ class Method(Config):
     algorithm: Any
     """the section `algorithm` with the defaults of the method's paper"""
     space: Any = field(default_factory=dict)
-    """by key of that section: a list, {from, to} for a log-uniform law, or {clients: SHARES} of their number"""
+    """by key of that section: a list, {from, to} for a log-uniform law, {clients: SHARES} of their number, or
+    {exchange: MULTIPLES} of the time that the messages of a contact take"""
+    per_update: bool = False
+    """each update moves the model by a whole step: the step sizes are divided by the number of clients"""
     knows: list[str] = field(default_factory=list)
     """what the method is told besides its messages and the number of clients"""
 
@@ -138,30 +144,43 @@ def own_method(name: str) -> Method:
     return read_method(name, {"algorithm": {**options, "name": name}, **section})
 
 
-def configurations(suite: Suite, name: str, method: Method, clients: int) -> list[dict[str, Any]]:
-    """The sections `algorithm` that are tried for so many clients: the defaults first, then random draws.
+def configurations(suite: Suite, scenario: Scenario, name: str, method: Method) -> list[dict[str, Any]]:
+    """The sections `algorithm` that are tried in a scenario: the defaults first, then random draws.
 
-    A draw depends on the method's name, the key and the space alone.
+    A draw depends on the scenario, the key and its range alone, so methods with the same range have the same draws.
     """
+    job = read.load(scenario.path)
+    delay = job.clock.delay
+    assert job.problem.clients and isinstance(delay, Speed)
+    exchange = min(delay.exchange) if isinstance(delay.exchange, list) else delay.exchange
+    units = {"clients": job.problem.clients, "exchange": exchange}
     space = {"step_size": suite.step_size, **method.space}
     with inside(f"methods.{name}"):
-        drawn = {key: _draw(f"arena {name} {key}", key, spec, clients, suite) for key, spec in space.items()}
-        found = [_resolved(method.algorithm, clients)]
+        drawn = {key: _draw(f"arena {scenario.name} {key}", key, spec, units, suite) for key, spec in space.items()}
+        found = [_resolved(method.algorithm, units)]
         for k in range(suite.configurations - 1):
             found.append(copy.deepcopy(found[0]))
             for key, values in drawn.items():
                 read.set_key(found[-1], key, values[k])
+    for section in found if method.per_update else ():
+        step = section.get("step_size") or _job(scenario, section).algorithm.step_size  # type: ignore[attr-defined]
+        section["step_size"] = float(f"{step / job.problem.clients:.3g}")
     return found
 
 
-def _draw(purpose: str, key: str, spec: Any, clients: int, suite: Suite) -> list[Any]:
+def _job(scenario: Scenario, section: Mapping[str, Any]) -> Job:
+    """A scenario's job with a method."""
+    return read.load(scenario.path, keys={"algorithm": section})
+
+
+def _draw(purpose: str, key: str, spec: Any, units: Mapping[str, float], suite: Suite) -> list[Any]:
     """The values of a key in the configurations that are drawn: one in each of as many parts of its range, in random
     order. Raises ConfigError."""
     generator, count = stream(0, purpose), suite.configurations - 1
     places = (generator.permutation(count) + generator.random(count)) / count
     if isinstance(spec, Mapping) and spec.keys() == {"from", "to"} and 0 < spec["from"] < spec["to"]:
         return [float(f"{value:.3g}") for value in spec["from"] * (spec["to"] / spec["from"]) ** places]
-    values = _resolved(spec, clients)
+    values = _resolved(spec, units)
     if not isinstance(values, list) or not values:
         raise ConfigError(
             f"space.{key}", spec, "not a valid range", "a list, {from: 0.01, to: 1}, or {clients: [0.1, 0.5]}"
@@ -169,30 +188,39 @@ def _draw(purpose: str, key: str, spec: Any, clients: int, suite: Suite) -> list
     return [values[int(place * len(values))] for place in places.tolist()]
 
 
-def _resolved(value: Any, clients: int) -> Any:
-    """The value with every {clients: SHARE} replaced by that share of the number of clients, at least 1."""
+def _resolved(value: Any, units: Mapping[str, float]) -> Any:
+    """The value with every {UNIT: MULTIPLES} replaced by those multiples of the unit: of the number of clients, at
+    least 1."""
     if isinstance(value, Mapping):
-        if value.keys() == {"clients"}:
-            shares = value["clients"]
-            counts = [max(1, round(share * clients)) for share in (shares if isinstance(shares, list) else [shares])]
-            return counts if isinstance(shares, list) else counts[0]
-        return {key: _resolved(each, clients) for key, each in value.items()}
+        if len(value) == 1 and (unit := next(iter(value))) in units:
+            several = isinstance(value[unit], list)
+            found = [each * units[unit] for each in (value[unit] if several else [value[unit]])]
+            found = [max(1, round(each)) for each in found] if unit == "clients" else found
+            return found if several else found[0]
+        return {key: _resolved(each, units) for key, each in value.items()}
     return value
 
 
-def _default_steps(section: Mapping[str, Any]) -> Any:
-    """The default number of local steps of a method whose contacts have any; None: they have one gradient or a poll."""
-    algorithm: Any = FAMILIES["algorithm"].find(str(section["name"]))
-    steps = fields_of(algorithm).get("local_steps")
-    return steps.default if steps and not algorithm.polls else None
+def _keys(job: Job, steps: Any = None) -> dict[str, Any]:
+    """The keys of a scenario's job that depend on its method: that a contact takes the time of its local steps, if the
+    method has any and does not poll, and that cohorts are drawn among the clients that are on.
+
+    steps: what stands for their number; None: the number.
+    """
+    keys: dict[str, Any] = {}
+    if "local_steps" in fields_of(type(job.algorithm)) and not job.algorithm.polls:
+        keys["clock.delay.steps"] = steps or job.algorithm.local_steps  # type: ignore[attr-defined]
+    if job.algorithm.draws_cohorts and type(job.clock.availability) is not Always:
+        keys["clock.availability.cohort_from"] = "available"
+    return keys
 
 
 def run_command(scenario: Scenario, configuration: str, seed: int) -> str:
     """The command that computes a run of the results table by itself."""
     section = json.loads(configuration)
-    steps = f" clock.delay.steps={section['local_steps']}" if _default_steps(section) else ""
+    keys = "".join(f" {key}={value}" for key, value in _keys(_job(scenario, section)).items())
     algorithm = shlex.quote(f"algorithm={json.dumps(section)}")
-    return f"mpifl run jobs/arena/{scenario.name}.yaml {algorithm}{steps} seed={seed}"
+    return f"mpifl run jobs/arena/{scenario.name}.yaml {algorithm}{keys} seed={seed}"
 
 
 def scenario_study(
@@ -202,16 +230,14 @@ def scenario_study(
 
     `mpifl sweep` and `mpifl report` take the file too. Raises ConfigError.
     """
-    clients = read.load(scenario.path).problem.clients
-    assert clients is not None
     labels: dict[str, Any] = {}
     for name, method in methods.items():
-        sections = configurations(suite, name, method, clients)
-        labels[name] = {"algorithm": sections}
-        if steps := _default_steps(method.algorithm):
-            for section in sections:
-                section.setdefault("local_steps", steps)
-            labels[name]["clock.delay.steps"] = LOCAL_STEPS
+        sections = configurations(suite, scenario, name, method)
+        job = _job(scenario, sections[0])
+        keys = _keys(job, LOCAL_STEPS)
+        for section in sections if "clock.delay.steps" in keys else ():
+            section.setdefault("local_steps", job.algorithm.local_steps)  # type: ignore[attr-defined]
+        labels[name] = {"algorithm": sections, **keys}
     values = {
         "name": scenario.name, "job": str(scenario.path), "output": str(folder / scenario.name),
         "axes": {"method": labels}, "trials": {"seeds": [*suite.tuning_seeds, *suite.reporting_seeds]},

@@ -24,6 +24,7 @@ from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Study
 
 HASH = 16  # hexadecimal digits of a hash
+CURVE_POINTS = 50  # of a curve, after the first evaluation
 NEVER = math.inf  # the value of a target that is not reached
 
 
@@ -59,7 +60,7 @@ class Row(NamedTuple):
     tables: str = ""
     """hash of the rows of its run file"""
     curve: str = ""
-    """training loss at the evaluations; empty for tuning runs"""
+    """training loss at evaluations that are evenly spaced; empty for tuning runs"""
 
 
 def measured(suite: Suite, scenario: Scenario, study: Study, index: Index) -> Iterator[Row]:
@@ -101,7 +102,8 @@ def _measured(start: tuple[str, str, str, int, str], identity: str, run: Run, ta
         time, updates = float(column("time")[k]), float(column("updates")[k])
         each = column("bytes", "updates") + column("bytes_down", "updates")
         traffic = float(each[: int(updates)].sum())
-    curve = " ".join(f"{value:.5g}" for value in loss.tolist()) if start[-1] == "reporting" else ""
+    places = np.linspace(0, evaluations - 1, min(evaluations, CURVE_POINTS + 1)).round().astype(int)
+    curve = " ".join(f"{value:.5g}" for value in loss[places].tolist()) if start[-1] == "reporting" else ""
     return Row(
         *start, "completed" if fine else "diverged", time, updates, traffic, float(loss[-1]) if fine else math.inf,
         float(loss.mean()) if fine else math.inf, float(column("test_accuracy")[-1]),
