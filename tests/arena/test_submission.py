@@ -224,6 +224,21 @@ SOURCES = {
     "a class that can be changed": (MINE.replace("@dataclass(frozen=True)", "@dataclass"), "is no frozen dataclass"),
     "a class without a decorator": (MINE.replace("@dataclass(frozen=True)", ""), "is no frozen dataclass"),
     "a decorator of a class": (MINE.replace("@dataclass(frozen=True)", "@print\n@dataclass(frozen=True)"), "class dec"),
+    "a cell that clients share, of a generator": (
+        source("def cell():\n    x = None\n    while True:\n        x = (yield x) or x\n\n\nB: int = cell()", "module"),
+        "assigns a mutable value outside functions"),
+    "a cell of a closure": (
+        source("def cell():\n    box = [0]\n    return lambda v: box.append(v)\n\n\nB: int = cell()", "module"),
+        "assigns a mutable value outside functions"),
+    "an iterator that clients share": (source("seen: int = field(default_factory=lambda: iter((1, 2)))", "class"),
+                                       "assigns a mutable value outside functions"),
+    "an attribute of a function": (source("f = Mine.train; f.seen = objective", "train"), "uses Mine.train as a value"),
+    "an attribute of an imported class": (source("m = Message; m.seen = 1", "train"), "uses Message as a value"),
+    "an attribute of a module": (source("import numpy as np; m = np.linalg; m.seen = 1"), "uses np.linalg as a value"),
+    "the class by another name": (source("@classmethod\n    def f(k, v): k.seen = v", "class"), "neither self nor cls"),
+    "a hook of the class": (source("def __init_subclass__(self): pass", "class"), "defines __init_subclass__"),
+    "a model that was trained before": (source(f"x0 = x0 + ({'0.5, ' * 20})", "init_server"), "a trained model"),
+    "the same as text": (source(f"x0 = x0 + int('{'5' * 300}')", "init_server"), "a trained model"),
     "a decorator of a function": (source("@print\n    def f(self): return 1", "class"), "has a decorator other than"),
 }  # fmt: skip
 
@@ -235,8 +250,61 @@ def test_a_method_that_could_see_more_than_its_messages_is_refused(what: str) ->
         check_source(text)
 
 
+COMPUTED = "y, steps, _ = self.solve(objective, message.vectors[0], message.round)"
+RUNS = {  # what is computed in a contact, or another change of the source; why it is refused
+    "steps that take no time": ("y, steps, _ = self.solve(objective, message.vectors[0], message.round, steps=50)",
+                                "more gradients or losses of a batch than the contact takes time for"),
+    "the solver called again": (f"{COMPUTED}\n        y, steps, _ = self.solve(objective, y, message.round)",
+                                "more gradients or losses of a batch than the contact takes time for"),
+    "work of no time": (("(server.x,)", "(server.x,), work=0"), "more gradients or losses of a batch than"),
+    "all rows at once": ("y, steps = message.vectors[0] - 0.1 * objective.gradient(message.vectors[0]), 1",
+                         "rows that are no batch of the contact"),
+    "rows of its own": ("y, steps = objective.gradient(message.vectors[0], message.vectors[0]), 1", "rows that are no"),
+    "the client's optimum": ("y, steps = objective.c.copy(), 1", "may not use c of an objective"),
+    "other data": (f"objective.c[:] = 0\n        {COMPUTED}", "may not use c of an objective"),
+    "noise left out": (f"objective.sigma = 0.0\n        {COMPUTED}", "no attribute 'sigma'|object attribute 'sigma'"),
+    "an evaluation": (f"objective.accuracy(message.vectors[0])\n        {COMPUTED}", "may not use accuracy of an"),
+    "times it does not declare": (("0.5 * (", "update.compute * ("), "when computed here"),
+    "writing into the server's model": (f"message.vectors[0][:] = 0\n        {COMPUTED}", "when computed here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_a_method_that_takes_more_than_its_time_pays_for_is_refused(
+    submission: Path, tmp_path: Path, what: str
+) -> None:
+    change, reason = RUNS[what]
+    text = MINE.replace(*((COMPUTED, change) if isinstance(change, str) else change))
+    check_source(text)  # it takes a run to see it
+    with pytest.raises(Contradiction, match=reason):
+        verify_submission(changed(submission, tmp_path, source=text), trust=True, whole=True, processes=1)
+
+
+def test_a_method_that_polls_is_refused(submission: Path, tmp_path: Path) -> None:
+    text = MINE.replace("    trigger:", "    polls = True\n    trigger:")
+    with pytest.raises(ConfigError, match="it polls, and the time of its local steps is not checked"):
+        verify_submission(changed(submission, tmp_path, source=text), trust=True)
+
+
+def test_a_method_that_inherits_what_it_does_not_declare_is_refused(submission: Path, tmp_path: Path) -> None:
+    """Asynchronous SGD with the rates of the clients, without a word of it in the source."""
+    options = "ARENA = {'algorithm': {'rescale': 'rates'}}"
+    text = (
+        f"from dataclasses import dataclass\n\nfrom mpifl.algorithms.async_sgd import AsyncSgd\n\n{options}\n\n\n"
+        '@dataclass(frozen=True)\nclass Mine(AsyncSgd):\n    """Mine"""\n'
+    )
+    Path("inherits.py").write_text(text)
+    arena(own="inherits:Mine", processes=1)
+    made = submission.with_name("arena-1-quick-inherits-Mine.json")
+    with pytest.raises((ConfigError, Contradiction), match="give no rates"):
+        verify_submission(made, trust=True, whole=True, processes=1)
+
+
 def test_what_a_method_may_do() -> None:
     check_source(MINE)
+    check_source(source("import math\nimport numpy as np\nX: float = float('inf')", "module").replace(
+        "        y, steps", "        z = np.zeros(3, dtype=np.float64) * math.pi\n"
+        "        assert isinstance(message, Message) and X > 1\n        y, steps"))  # fmt: skip
     check_source(source("def __post_init__(self) -> None:\n        super().__post_init__()\n        self._checked()\n"
                         "    def _checked(self, how: Literal['a', 'b'] = 'a') -> None: ...", "class")
                  .replace("from mpifl", "from typing import Literal\nfrom mpifl", 1))  # fmt: skip

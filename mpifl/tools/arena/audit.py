@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+
+import numpy as np
 
 from mpifl.errors import ConfigError
 
@@ -22,7 +25,12 @@ NAMES = {"__future__": {"annotations"}, "dataclasses": {"dataclass", "field", "r
 OWN = ("mpifl.algorithms", "mpifl.config.types", "mpifl.objective")  # what these define may be imported
 FORBIDDEN = {"open", "eval", "exec", "compile", "globals", "locals", "vars", "getattr", "setattr", "delattr", "input",
              "breakpoint", "memoryview", "object", "type"}  # fmt: skip
-CHANGEABLE = {"list", "dict", "set", "bytearray", "np", "numpy", "State"}  # makers of what clients could share
+IMMUTABLE = {"bool", "float", "frozenset", "int", "str", "tuple"}  # classes whose values clients may share
+PARTS = (ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.Lambda, ast.arguments, ast.Tuple, ast.UnaryOp,
+         ast.unaryop, ast.BinOp, ast.operator)  # of the default of a field  # fmt: skip
+TYPE_CHECKS = {"cast", "isinstance", "issubclass"}  # functions that take classes as values
+LARGEST = 16  # most entries of a literal table, and characters of a number
+LONGEST = 200  # most characters of a text that is no docstring: more could hold a trained model
 HIDDEN = {
     *(sys.stdlib_module_names - {"array", "copy", "numbers", "select", "time", "trace"}),  # modules that a module has
     "load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt", "fromregex", "fromfile",
@@ -32,6 +40,7 @@ HIDDEN = {
     "gi_frame", "gi_yieldfrom", "cr_frame", "cr_await", "ag_frame", "ag_await", "tb_frame", "tb_next", "f_back",
     "f_globals", "f_locals", "f_builtins", "format", "format_map",  # frames; text that has attributes of objects
     "base", "flags", "setflags",  # of an array: the memory that it is a part of, and whether it may be written
+    "fget", "fset", "fdel",  # of a property: functions
 }  # fmt: skip
 TOLD = {"rates": "the rates of the clients", "needs_timings": "the times of contacts"}  # attributes, what they tell
 
@@ -71,9 +80,20 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
     """The lines that are not allowed, each with the reason."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     defined = {each.name for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef)}
+    imported = {name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for name in _bound(node)}
+    makers = {*IMMUTABLE, *imported, *(each.name for each in classes)} - {"np", "numpy", "State", *MODULES}
+    for owner in classes:
+        for rule in (node for node in owner.body if isinstance(node, ast.FunctionDef)):
+            first = [argument.arg for argument in [*rule.args.posonlyargs, *rule.args.args][:1]]
+            if first not in (["self"], ["cls"]) and not any(
+                _base(one) == "staticmethod" for one in rule.decorator_list
+            ):
+                yield rule.lineno, "has a method whose first argument is neither self nor cls"
+            if rule.name.startswith("__") and rule.name != "__post_init__":
+                yield rule.lineno, f"defines {rule.name}"
     for body in [tree.body, *(each.body for each in classes)]:
         for statement in body:
-            if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_constant(statement):
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_constant(statement, makers):
                 yield statement.lineno, "assigns a mutable value outside functions, which clients could share"
             elif not isinstance(statement, ast.Assign | ast.AnnAssign | ast.ClassDef | ast.FunctionDef | ast.Import
                                 | ast.ImportFrom | ast.Expr):  # fmt: skip
@@ -119,7 +139,8 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             if annotation and _has_text(annotation):
                 yield line, "has an annotation as text, which is evaluated"
-        yield from ((line, f"uses {name} as a value") for name in _values(node) if name in defined)
+    yield from _shared_values(tree, {"cls", *defined, *imported})
+    yield from _long_literals(tree)
 
 
 def _freezes(node: ast.expr) -> bool:
@@ -144,14 +165,64 @@ def _is_own(node: ast.expr, defined: set[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in {"self", "cls", *defined}
 
 
-def _values(node: ast.AST) -> Iterator[str]:
-    """The names that a node uses for anything but a call, an attribute, a base class or an annotation."""
-    if isinstance(node, ast.Attribute | ast.ClassDef | ast.arg):
-        return
-    for key, value in ast.iter_fields(node):
-        if key not in ("func", "annotation", "returns"):
-            values = value if isinstance(value, list) else [value]
-            yield from (each.id for each in values if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+def _shared_values(tree: ast.Module, shared: set[str]) -> Iterator[tuple[int, str]]:
+    """Where a class, a function or a module is used as a value: its attributes could be set under another name."""
+    nodes = list(ast.walk(tree))
+    bodies = [each.body for each in nodes if isinstance(each, ast.ClassDef)]
+    constants = {name for body in bodies for each in body if isinstance(each, ast.Assign | ast.AnnAssign)
+                 for name in _bound(each)}  # fmt: skip
+    functions = {each.name for body in bodies for each in body if isinstance(each, ast.FunctionDef)
+                 and not any(_base(one) == "property" for one in each.decorator_list)}  # fmt: skip
+    fine: set[ast.AST] = set()  # nodes that are called, whose attribute is used, or that are only annotations or bases
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            fine |= {node.func, *(node.args if _base(node.func) in TYPE_CHECKS else ())}
+            fine |= {each.value for each in node.keywords if each.arg == "default_factory"}
+        elif isinstance(node, ast.Attribute):
+            fine.add(node.value)
+        elif isinstance(node, ast.ClassDef):
+            fine |= {*node.bases, *node.decorator_list}
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            fine |= set(ast.walk(annotation)) if annotation else set()
+    for node in nodes:
+        if node in fine or not isinstance(getattr(node, "ctx", None), ast.Load):
+            continue
+        if isinstance(node, ast.Name) and node.id in shared:
+            yield node.lineno, f"uses {node.id} as a value"
+        elif isinstance(node, ast.Attribute):
+            base = _base(node)
+            if base in ("np", "numpy", "math"):
+                refused = not _is_number_or_type(ast.unparse(node))
+            else:
+                owner = isinstance(node.value, ast.Name)
+                refused = owner and ((base == "self" and node.attr in functions)
+                                     or (base in shared and node.attr not in constants))  # fmt: skip
+            if refused:
+                yield node.lineno, f"uses {ast.unparse(node)} as a value"
+
+
+def _is_number_or_type(name: str) -> bool:
+    """Whether a name such as np.float64 is a number, or a type of numbers, to which no attribute can be added."""
+    found: object = {"np": np, "numpy": np, "math": math}[name.partition(".")[0]]
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, None)
+    return (
+        found is None or isinstance(found, int | float) or (isinstance(found, type) and issubclass(found, np.generic))
+    )
+
+
+def _long_literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Literals that could hold a trained model."""
+    documentation = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node not in documentation:
+            value = node.value
+            long = len(value) > LONGEST if isinstance(value, str | bytes) else len(repr(value)) > LARGEST + 8
+        else:
+            entries = getattr(node, "elts", None) or getattr(node, "keys", None) or []
+            long = sum(isinstance(each, ast.Constant | ast.UnaryOp) for each in entries) > LARGEST
+        if long:
+            yield getattr(node, "lineno", 0), "has a long literal, which could be a trained model"
 
 
 def _refused_names(node: ast.ImportFrom) -> Iterator[str]:
@@ -179,15 +250,19 @@ def _base(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _is_constant(node: ast.Assign | ast.AnnAssign) -> bool:
-    """Whether what is assigned outside functions cannot be changed by a client."""
+def _is_constant(node: ast.Assign | ast.AnnAssign, makers: set[str]) -> bool:
+    """Whether what is assigned outside functions cannot be changed by a client.
+
+    makers: what may be called for a field's default, such as Trigger(every=4).
+    """
     if _is_arena(node):
         return True
     value = node.value
-    if isinstance(value, ast.Call) and isinstance(node, ast.AnnAssign):  # a field's default, such as Trigger(every=4)
+    if isinstance(value, ast.Call) and isinstance(node, ast.AnnAssign):
         parts = list(ast.walk(value))
-        displays = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
-        return not any(isinstance(each, displays) or getattr(each, "id", "") in CHANGEABLE for each in parts)
+        return all(isinstance(each, PARTS) for each in parts) and all(
+            isinstance(each.func, ast.Name) and each.func.id in makers for each in parts if isinstance(each, ast.Call)
+        ) and all(each.id in makers for each in parts if isinstance(each, ast.Name))  # fmt: skip
     return value is None or _is_plain(value)
 
 

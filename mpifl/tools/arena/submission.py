@@ -30,6 +30,10 @@ from mpifl.version import source as version
 KEYS = ("suite", "tier", "method", "source", "environment", "table")
 SHARE = 10  # one run in so many is recomputed
 ROUNDING = 1e-5  # relative tolerance of losses where the processor's kernels differ
+METER = """
+from mpifl.tools.arena.meter import meter
+meter({}, dict(globals().get("ARENA", {{}})).get("knows", []))
+"""  # follows the source of a submission when it is run
 
 
 def environment() -> dict[str, str]:
@@ -194,7 +198,9 @@ def _module(found: Submission) -> Iterator[Path]:
     if not name.isidentifier() or name in sys.stdlib_module_names:
         raise ConfigError("method", found.method, "it does not name a module of its own", "module:Class")
     with tempfile.TemporaryDirectory(prefix="mpifl-arena-") as folder, chdir(folder):
-        Path(f"{name}.py").write_text(found.source, encoding="utf-8")
+        Path(f"{name}.py").write_text(
+            f"{found.source}\n{METER.format(found.method.partition(':')[2])}", encoding="utf-8"
+        )
         before, path = sys.modules.pop(name, None), os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, path]))  # ranks that are started import it too
         sys.path.insert(0, folder)
@@ -266,7 +272,10 @@ def recompute(found: Submission, study: Study, drawn: Sequence[Row], processes: 
         elif wrong:
             where = f"{found.path}: {row.scenario}, seed {row.seed}, {row.configuration}"
             stated_value, value = getattr(row, wrong[0]), getattr(here, wrong[0])
-            raise Contradiction(f"{where}: {wrong[0]} is {stated_value} in the file, but {value} when computed here")
+            why = f": {index.entries[here.identity].error}" if here.status == "failed" else ""
+            raise Contradiction(
+                f"{where}: {wrong[0]} is {stated_value} in the file, but {value} when computed here{why}"
+            )
     return rounded
 
 
@@ -295,7 +304,11 @@ def check_worlds(found: Submission, study: Study, run: StudyRun, processes: int 
             for k, (what, job) in enumerate(jobs.items())}  # fmt: skip
     worlds = Study(replace(study.options, output=folder, select=None), tuple(runs.values()))
     index = sweep(worlds, processes)
-    if index.counts()["completed"] < len(runs):  # it fails as it did for its author: `recompute` compares that
+    here = index.entries[run.identity]
+    stated = {row.status for row in found.rows if row.identity == run.identity}
+    if here.status == "failed" and "failed" not in stated:
+        raise Contradiction(f"{found.path}: {study.options.name}, seed {run.seed}: the run fails here: {here.error}")
+    if index.counts()["completed"] < len(runs):
         return
     with ExitStack() as stack:
         files = {what: stack.enter_context(open_run(each.path)) for what, each in runs.items()}

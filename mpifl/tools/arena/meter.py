@@ -1,0 +1,91 @@
+"""What a submitted method gets while it is verified: what the rules allow, and no more computation than its time.
+
+The source of a submission is reviewed without being run (`audit`), which cannot tell what a name stands for. So its
+rules are also called with the interface of an objective alone, with copies of vectors, and without what it does not
+declare that it knows. A method within the rules computes the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import nan
+from typing import Any
+
+from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
+from mpifl.config.schema import fields_of
+from mpifl.errors import ConfigError
+from mpifl.objective import Objective, Vector, clone
+from mpifl.tools.arena.audit import TOLD
+
+INTERFACE = {"samples", "share", "clients", "update_buffers", "optimizer"}  # of an objective, besides what is counted
+
+
+class MeteredObjective:
+    """A client's objective during one contact: its batches, and a gradient of one batch for each step that is paid."""
+
+    __slots__ = ("_batches", "_left", "_objective")
+
+    def __init__(self, objective: Objective, steps: int) -> None:
+        self._objective, self._left = objective, steps
+        self._batches: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "descend" and hasattr(self._objective, name):
+            return self._descend
+        if name not in INTERFACE:
+            raise AttributeError(f"a method of the arena may not use {name} of an objective")
+        return getattr(self._objective, name)
+
+    def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
+        found = list(self._objective.batches(round, steps, epochs))
+        self._batches += found
+        return found
+
+    def gradient(self, x: Vector, rows: Any = None) -> Vector:
+        self._pay([rows])
+        return self._objective.gradient(x, rows)
+
+    def loss(self, x: Vector, rows: Any = None) -> float:
+        self._pay([rows])
+        return self._objective.loss(x, rows)
+
+    def _descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
+        self._pay(batches)
+        self._objective.descend(y, batches, step)  # type: ignore[attr-defined]
+
+    def _pay(self, batches: Sequence[Any]) -> None:
+        if not all(any(rows is each for each in self._batches) for rows in batches):
+            raise ValueError("rows that are no batch of the contact, as one that `batches` returns")
+        self._left -= len(batches)
+        if self._left < 0:
+            raise ValueError("more gradients or losses of a batch than the contact takes time for: one a local step")
+
+
+def meter(cls: type[Algorithm], knows: Collection[str]) -> None:
+    """Makes the rules of a submitted class get no more than they may have. Raises ConfigError for one that polls."""
+    if cls.polls:
+        raise ConfigError("method", cls.__qualname__, "it polls, and the time of its local steps is not checked",
+                          "a method whose contacts take the time of their steps")  # fmt: skip
+    init_server, receive, train = cls.init_server, cls.receive, cls.train
+    timed = "local_steps" in fields_of(cls)
+
+    @functools.wraps(init_server)
+    def metered_init(self: Any, x0: Vector, clients: Clients) -> State:
+        told = TOLD["rates"] in knows
+        return init_server(self, x0, clients if told else replace(clients, rates=None))
+
+    @functools.wraps(receive)
+    def metered_receive(self: Any, server: State, i: int, update: Update, staleness: int) -> None:
+        told = TOLD["needs_timings"] in knows
+        receive(self, server, i, update if told else update._replace(compute=nan, exchange=nan, busy=nan), staleness)
+
+    @functools.wraps(train)
+    def metered_train(self: Any, client: State, message: Message, objective: Objective) -> Update:
+        steps = message.work * (self.local_steps if timed else 1)
+        copies = message.with_vectors(map(clone, message.vectors))
+        return train(self, client, copies, MeteredObjective(objective, steps))
+
+    for name, rule in (("init_server", metered_init), ("receive", metered_receive), ("train", metered_train)):
+        setattr(cls, name, rule)
