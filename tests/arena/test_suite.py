@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mpifl.config import read
 from mpifl.errors import ConfigError
 from mpifl.problems.models.quadratic import QuadraticProblem
 from mpifl.tools.arena.suite import configurations, load_suite, read_method, scenario_study, stored_table
+from tests.arena.conftest import MINE
 
 
 def test_the_tiers() -> None:
@@ -136,6 +138,20 @@ def test_a_wrong_range_is_refused(spec: object) -> None:
     suite = load_suite()
     with pytest.raises(ConfigError, match=r"^methods.mine.space.server_step="):
         configurations(suite, suite.scenarios["quadratic-slow"], "mine", method)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"), [("3", "ARENA=3: not valid"), ('{"algorithm": 3}', "ARENA={'algorithm': 3}: not valid"),
+                        ('{"space": 3}', "methods.mistaken:Mine.space=3: not valid; expected a range for each option"),
+                        ('{"spce": {}}', "no such key; the nearest is space")],
+)  # fmt: skip
+def test_mistakes_in_arena_of_a_method(
+    text: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mistaken", raising=False)
+    (tmp_path / "mistaken.py").write_text(MINE.replace('{"space": {"local_steps": [1, 2]}}', text))
+    assert wrong in refused("arena", "--method", "mistaken:Mine", "--scenario", "quadratic-slow")
 
 
 MISTAKES = {

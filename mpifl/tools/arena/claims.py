@@ -64,4 +64,4 @@ def judge(rows: Sequence[Row], claims: Sequence[Claim]) -> Iterator[Test]:
             ahead = statistics.ahead(*statistics.scores(rows, claim.measure, [name], [claim.better, claim.worse])[0])
             yield Test(claim, name, ahead, statistics.verdict(ahead))
         if not tested:
-            yield Test(claim, "", np.empty(0), "not decided")
+            yield Test(claim, "", np.empty(0), "not tested")

@@ -16,7 +16,9 @@ TITLES = {
     "methods": ["spread over scenarios", "spread over seeds", "failed (%)", "target at all (%)"],
 }
 TEXT = """\
-{names} were not run while tasks, horizons and targets of the standard tier were chosen. A cell has the measure of one
+{names} were not run while tasks, horizons and targets of the standard tier were first chosen. Results of the methods
+among these, and not of the scenarios, were known when horizons, targets of quadratics and step sizes were changed
+later. A cell has the measure of one
 of them, and the range of the others in parentheses. For a scenario: Kendall's tau between its ranking and that of all
 other scenarios, and between its rankings by random halves of the seeds; for a method: the standard deviation of its
 rank of the loss, over the scenarios and over the seeds of a scenario (mean). Both: the runs that failed, and those that

@@ -25,6 +25,7 @@ from mpifl.tools.arena.table import Row
 Cells = tuple[list[list[str]], list[str]]  # rows and titles of a table
 FACTORS = (1, 2, 4)  # columns of the table of all scenarios: multiples of the smallest time to the target
 STABLE = 0.8  # Kendall's tau below which no order of all methods is claimed
+SHORTEST = 1e-9  # s: stands for a time of 0
 MOST = 3  # methods in a cell of the decision table
 USES = {
     "loss": "smallest loss at the end",
@@ -34,15 +35,16 @@ USES = {
 ABOUT = """\
 Each method has {configurations} configurations in each scenario: its paper's defaults, and random draws from its
 space in `jobs/arena/methods.yaml`. The one with the smallest mean training loss at the end over {tuning} tuning seeds
-is reported over {reporting} other seeds. In a scenario all methods have the same horizon. A local step takes the time
-`compute` of its client, so more local steps take longer. A failed or diverged run ranks below every other. The guide
-says what the columns mean.
+is reported over {reporting} other seeds. In a scenario all methods have the same horizon. A local step takes its
+client's computing time, so more local steps take longer. A failed or diverged run ranks below every other.
 """
 USE = f"""\
 A cell names the best method and those that the signed-rank test with Holm's correction does not distinguish from it, if
 they are at most {MOST} in all; and the lead of the best over the best method that is distinguishable: the mean paired
 difference with its 95 % interval. A cell is empty where more methods cannot be distinguished, where the interval
-contains 0, where no method reaches the target with all seeds, or where the measure is missing.
+contains 0, where no method reaches the target with all seeds, or where the measure is missing. The same runs choose the
+best method and measure its lead, so leads are on the large side. Times are those of evaluations, of which a run has 50
+to 200.
 """
 CLAIMS = """\
 What papers print, and how it is tested here. Where a title is the claim, the comparison is our reading of it. The
@@ -50,8 +52,8 @@ papers have other tasks and step sizes: the scenarios have the claim's delays an
 are tuned by the same rules; those with local steps may take up to 20 in a contact, and the others take one. *Ahead by*
 is the mean paired difference of the loss, of the seconds to the target or of the accuracy in percent, positive where
 the claim is right. A claim holds if its whole 95 % interval is above 0, does not hold if the whole interval is below 0,
-and is not decided otherwise. Where a run never reaches the target, there is no interval, and all pairs must agree. The
-intervals are not corrected for the number of claims.
+and is not decided otherwise. Where a run never reaches the target, there is no interval, and all pairs must agree; a
+pair of which neither run does agrees with nothing. The intervals are not corrected for the number of claims.
 """
 
 
@@ -75,8 +77,10 @@ class Results(NamedTuple):
 
     @property
     def costs(self) -> pd.DataFrame:
-        """The times to the target, a row for each scenario and seed."""
-        return pd.DataFrame(np.moveaxis(self.time, 2, 1).reshape(-1, len(self.methods)), columns=self.names)
+        """The times to the target, a row for each scenario and seed; above 0, as a profile needs them."""
+        return pd.DataFrame(
+            np.moveaxis(np.maximum(self.time, SHORTEST), 2, 1).reshape(-1, len(self.methods)), columns=self.names
+        )
 
     @property
     def test(self) -> RankTest:
@@ -101,10 +105,11 @@ def write_page(
     names, scenarios = results.names, results.scenarios
     missing = [key for key in suite.tier(tier) if key not in scenarios]
     title, said = f"The arena: {suite.name}, {tier} tier", about(results)
-    parts = [f"# {title}", f"{said}\n\n[The same results to filter, with curves]({name}.html)",
+    parts = [f"# {title}", f"{said}\n\nThe arena's guide says what the columns mean.",
+             f"[The same results to filter, with curves]({name}.html)",
              f"## Scenarios\n\n{_table(*scenario_rows(scenarios))}"]  # fmt: skip
     if missing:
-        parts.insert(2, f"Not computed here: {', '.join(missing)}.")
+        parts.insert(3, f"Not computed here: {', '.join(missing)}.")
     if len(names) > 2 and len(scenarios) > 1:
         figures = {"profile": profile_figure({"": results.costs}, 7.0), "ranks": ranks_figure(results.test, 7.0)}
         for kind, figure in figures.items():
@@ -123,9 +128,10 @@ def write_page(
     if any(test.scenario for test in tests):
         parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claim_rows(tests))}")
     tables = [scenario_cells(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
-    for each, cells in zip(scenarios.values(), tables, strict=True):
+    for k, (each, cells) in enumerate(zip(scenarios.values(), tables, strict=True)):
         command = f"`mpifl arena --scenario {each.name}` computes this table again."
-        notes = " ".join(filter(None, [unchanged(each, names, rows), command]))
+        never = "" if np.isfinite(results.time[k]).any() else "No run reaches the target."
+        notes = " ".join(filter(None, [unchanged(each, names, rows), never, command]))
         parts.append(f"## {each.name}\n\n{each.why}\n\n{_table(*cells)}\n\n{notes}")
     facts = [{row[0]: dict(zip(titles[1:], row[1:], strict=True)) for row in table} for table, titles in tables]
     write_interactive(out / f"{name}.html", title, said, facts, names, rows, scenarios)
@@ -141,9 +147,12 @@ def about(results: Results) -> str:
     text = ABOUT.format(configurations=suite.configurations, tuning=len(suite.tuning_seeds),
                         reporting=len(suite.reporting_seeds))  # fmt: skip
     count = f"{format_count(len(results.methods), 'method')}, {format_count(len(results.scenarios), 'scenario')}"
-    return (
-        f"{text}\n{count}, {len(rows):,} runs: {', '.join(f'{number:,} {status}' for status, number in ends.items())}."
-    )
+    found = {(row.scenario, row.method, row.seed) for row in rows if row.role == "reporting"}
+    missing = sum((scenario, method, seed) not in found for scenario in results.scenarios for method in results.methods
+                  for seed in suite.reporting_seeds)  # fmt: skip
+    counts = ", ".join(f"{number:,} {status}" for status, number in ends.items())
+    said = f" {missing:,} further reporting runs are missing, and count as failed." if missing else ""
+    return f"{text}\n{count}, {len(rows):,} runs: {counts}.{said}"
 
 
 def scenario_rows(scenarios: Mapping[str, Scenario]) -> Cells:
@@ -186,12 +195,13 @@ def stability(results: Results) -> str:
     """How stable the ranking is, in sentences."""
     test, halves = results.test, statistics.tau_of_halves(results.loss)
     without = statistics.tau_without(results.loss, [each.task for each in results.scenarios.values()])
-    least = min([halves, *without.values()])
-    claim = (f"One of these is below {STABLE:g}, so no order of all methods is claimed." if least < STABLE
-             else f"All are at least {STABLE:g}.")  # fmt: skip
-    tests = f"By Nemenyi's test two mean ranks differ if they are more than {test.difference:.1f} apart. "
+    claim = (f"All are at least {STABLE:g}." if np.min([halves, *without.values()]) >= STABLE
+             else f"One of these is not at least {STABLE:g}, so no order of all methods is claimed.")  # fmt: skip
+    tests = (f"The tests take one rank in each scenario, by the mean rank over its seeds. Friedman's test that all "
+             f"methods are alike has p = {test.p:.2g}. By Nemenyi's test two mean ranks differ if they are at least "
+             f"{test.difference:.1f} apart. ")  # fmt: skip
     groups = [f"({k}) {', '.join(group)}" for k, group in enumerate(test.groups, 1)]
-    tests += f"Groups of methods whose mean ranks do not differ, which may overlap: {'; '.join(groups) or 'none'}"
+    tests += f"Groups of methods that it does not distinguish, which may overlap: {'; '.join(groups) or 'none'}"
     tasks = "; ".join(f"{tau:.2f} for {task}" for task, tau in without.items())
     taus = f"{halves:.2f} on average. Between the rankings with and without a task it is {tasks}"
     return f"Kendall's tau between the rankings by two random halves of the seeds is {taus}. {claim} {tests}."
@@ -245,16 +255,17 @@ def count_verdicts(tests: Sequence[Test]) -> str:
     verdicts = [test.verdict for test in tests]
     tested = {id(test.claim) for test in tests if test.scenario}
     untested = sum(not test.scenario for test in tests)
-    return (f"{format_count(len(tested), 'claim')} tested in {format_count(len(tests) - untested, 'test')}: "
-            f"{verdicts.count('holds')} hold, {verdicts.count('does not hold')} do not, "
-            f"{verdicts.count('not decided') - untested} not decided. {format_count(untested, 'claim')} not tested, "
-            "since no scenario here has the setting.")  # fmt: skip
+    claims = format_count(len(tested) + untested, "claim")
+    return (f"Of {claims} of papers, {len(tested)} can be tested in a scenario here. "
+            f"Of {format_count(len(tests) - untested, 'test')}, {verdicts.count('holds')} hold, "
+            f"{verdicts.count('does not hold')} do not hold, and {verdicts.count('not decided')} are not decided."
+            )  # fmt: skip
 
 
 def scenario_cells(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> Cells:
     """The table of a scenario with its titles."""
     best, others = statistics.against_best(loss)
-    verdicts = {best: ("", "best")}
+    verdicts = {best: ("", "best" if np.isfinite(loss[best]).any() else "failed, as all do")}
     verdicts |= {v.method: (_interval(v.difference), "worse" if v.distinguishable else "not distinguishable")
                  for v in others}  # fmt: skip
     table = []
@@ -292,19 +303,23 @@ def _configuration(text: str) -> str:
 
 
 def _mean(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.4g}" if values and not np.isnan(values).any() else "-"
+    return _digits(float(np.mean(values))) if values and not np.isnan(values).any() else "-"
 
 
 def _median(values: Sequence[float]) -> str:
-    return f"{np.median(values):.4g}" if values else "never"
+    return _digits(float(np.median(values))) if values else "never"
+
+
+def _digits(value: float, digits: int = 4, sign: str = "-") -> str:
+    """A number with so many digits, or all of those before the point of one below 1e7."""
+    return f"{value:{sign}.0f}" if 10**digits <= abs(value) < 1e7 else f"{value:{sign}.{digits}g}"
 
 
 def _interval(interval: Interval) -> str:
     if not np.isfinite(interval.estimate):
         return "failed"
-    if np.isnan(interval.low):
-        return f"{interval.estimate:+.3g}"
-    return f"{interval.estimate:+.3g} ({interval.low:+.3g} to {interval.high:+.3g})"
+    estimate, low, high = (_digits(each, 3, "+") for each in interval)
+    return estimate if np.isnan(interval.low) else f"{estimate} ({low} to {high})"
 
 
 def _table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> str:

@@ -33,9 +33,9 @@ def scores(rows: Sequence[Row], measure: str, scenarios: Sequence[str], methods:
 
 
 def ahead(better: np.ndarray, worse: np.ndarray) -> np.ndarray:
-    """(seeds,) by how much the first is ahead in each pair; 0 where both failed, or never reached the target."""
+    """(seeds,) by how much the first is ahead in each pair; NaN where both failed, or never reached the target."""
     with np.errstate(invalid="ignore"):
-        return np.nan_to_num(worse - better, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        return np.asarray(worse - better)
 
 
 def verdict(differences: np.ndarray) -> str:
@@ -116,15 +116,16 @@ class Versus(NamedTuple):
 
 
 def against_best(values: np.ndarray) -> tuple[int, list[Versus]]:
-    """The method with the smallest mean in one scenario, and all others against it, in pairs of the same seed.
+    """The best method of one scenario, and all others against it in pairs of the same seed, in their order.
 
+    The best is the method with the fewest failures, among these with the smallest mean of what did not fail.
     values: (methods, seeds); a seed at which a method failed is worse than any other.
     """
-    means = values.mean(axis=1)
-    best = int(np.argmin(means))
-    others = [k for k in np.argsort(means, kind="stable").tolist() if k != best]
+    fine = np.isfinite(values)
+    means = np.where(fine, values, 0).sum(axis=1) / np.maximum(1, fine.sum(axis=1))
+    best, *others = np.lexsort((means, -fine.sum(axis=1))).tolist()
     differences = [ahead(values[best], values[k]) for k in others]
-    p_values = holm([signed_rank_test([each]) for each in differences])
+    p_values = holm([signed_rank_test([each[~np.isnan(each)]]) for each in differences])
     return best, [
         Versus(k, mean_difference([each]), p) for k, each, p in zip(others, differences, p_values, strict=True)
     ]

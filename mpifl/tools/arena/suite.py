@@ -127,6 +127,8 @@ def read_method(name: str, section: Any) -> Method:
     """A method of its section. Raises ConfigError."""
     with inside(f"methods.{name}"):
         method: Method = Reader(Method, section, {}).read()
+        if not isinstance(method.space, Mapping):
+            raise ConfigError("space", method.space, "not valid", "a range for each option")
         return method
 
 
@@ -139,9 +141,11 @@ def own_method(name: str) -> Method:
         expected = "a subclass of mpifl.algorithms.Algorithm"
         raise ConfigError("--method", name, "not of the form module:Class", expected)
     FAMILIES["algorithm"].find(name)  # imports the module
-    section = dict(getattr(sys.modules[name.partition(":")[0]], "ARENA", {}))
-    options = dict(section.pop("algorithm", {}))
-    return read_method(name, {"algorithm": {**options, "name": name}, **section})
+    section = getattr(sys.modules[name.partition(":")[0]], "ARENA", {})
+    options = section.get("algorithm", {}) if isinstance(section, Mapping) else None
+    if not isinstance(options, Mapping):
+        raise ConfigError("ARENA", section, "not valid", 'a dict such as {"space": {"local_steps": [1, 5]}}')
+    return read_method(name, {**section, "algorithm": {**options, "name": name}})
 
 
 def configurations(suite: Suite, scenario: Scenario, name: str, method: Method) -> list[dict[str, Any]]:
