@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 
 import numpy as np
 import pytest
 
+from mpifl.algorithms.fedavg import FedAvg
 from mpifl.config.packaged import JOBS
 from mpifl.tools.arena import statistics
 from mpifl.tools.arena.claims import Claim, judge, load_claims
 from mpifl.tools.arena.held_out import beside_others
+from mpifl.tools.arena.interactive import loss_by_step
 from mpifl.tools.arena.page import (
     about,
     claim_rows,
@@ -144,9 +147,9 @@ def reported(scenario: str, method: str, **measures: list[float]) -> list[Row]:
             for seed, each in enumerate(values)]  # fmt: skip
 
 
-def test_there_are_ten_claims_and_their_scenarios_and_methods_are_in_the_suite() -> None:
+def test_ten_claims_with_a_number_are_tested_and_their_scenarios_and_methods_are_in_the_suite() -> None:
     suite, claims = load_suite(), load_claims()
-    assert len(claims) >= 10
+    assert sum(bool(claim.scenarios) and any(map(str.isdigit, claim.says)) for claim in claims) >= 10
     for claim in claims:
         assert suite.scenarios.keys() >= set(claim.scenarios) and bool(claim.scenarios) != bool(claim.lacks)
         assert claim.lacks or {claim.better, claim.worse} <= suite.methods.keys()
@@ -202,3 +205,13 @@ def test_a_cell_of_the_decision_table_is_empty_where_the_data_do_not_decide() ->
     assert condition == ["off by label", "one class a client", "20", "digits, logistic"] and len(titles) == 7
     assert (loss, time) == ("M over N: +1 (+1 to +1)", "")
     assert worst == "N over M: ahead in 10 of 10 pairs, behind in 0"
+
+
+def test_the_interactive_page_draws_losses_by_step_size() -> None:
+    """The mean over the tuning seeds; the defaults have the step of their class; None where a run diverged."""
+    losses = {0.5: [1.0, 2.0], 0.05: [3.0, INF], None: [4.0, 4.0]}
+    rows = [Row("s", "M", json.dumps({"name": "fedavg"} | ({"step_size": step} if step else {})), seed, "tuning",
+                "completed", loss=loss)
+            for step, each in losses.items() for seed, loss in enumerate(each)]  # fmt: skip
+    assert FedAvg.step_size == 0.1
+    assert loss_by_step(rows) == [[0.05, None], [0.1, 4.0], [0.5, 1.5]]

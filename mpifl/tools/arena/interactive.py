@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.config import read
+from mpifl.config.registry import FAMILIES
 from mpifl.tools.analysis.page import script_json
 from mpifl.tools.arena import statistics
 from mpifl.tools.arena.suite import Scenario, run_command
@@ -41,6 +43,7 @@ def write_interactive(
             cells[-1].append({
                 **{measure: _numbers(score[s, m]) for measure, score in scores.items()},
                 "curve": _median_curve(own),
+                "steps": loss_by_step([r for r in rows if (r.scenario, r.method, r.role) == (key, name, "tuning")]),
                 "facts": [[title, value] for title, value in facts[s].get(name, {}).items() if value],
                 "command": run_command(each, configuration, own[0].seed) if configuration else "",
             })  # fmt: skip
@@ -53,6 +56,19 @@ def write_interactive(
 def _numbers(values: np.ndarray) -> list[float | None]:
     """Values for JSON, with five digits; None where one is not finite."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def loss_by_step(rows: Sequence[Row]) -> list[list[float | None]]:
+    """[step size, mean training loss at the end] of each tuned configuration; None: a run diverged or failed."""
+    losses: dict[str, list[float]] = {}
+    for row in rows:
+        losses.setdefault(row.configuration, []).append(row.loss)
+    points = {}
+    for text, values in losses.items():
+        options = json.loads(text)
+        default = getattr(FAMILIES["algorithm"].find(options["name"]), "step_size", math.nan)
+        points[text] = [options.get("step_size", default), float(np.mean(values))]
+    return [_numbers(np.array(point)) for point in sorted(points.values())]
 
 
 def _median_curve(rows: Sequence[Row]) -> list[float | None]:

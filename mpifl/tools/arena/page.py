@@ -47,13 +47,14 @@ best method and measure its lead, so leads are on the large side. Times are thos
 to 200.
 """
 CLAIMS = """\
-What papers print, and how it is tested here. Where a title is the claim, the comparison is our reading of it. The
-papers have other tasks and step sizes: the scenarios have the claim's delays and its kind of partition, and all methods
-are tuned by the same rules; those with local steps may take up to 20 in a contact, and the others take one. *Ahead by*
-is the mean paired difference of the loss, of the seconds to the target or of the accuracy in percent, positive where
-the claim is right. A claim holds if its whole 95 % interval is above 0, does not hold if the whole interval is below 0,
-and is not decided otherwise. Where a run never reaches the target, there is no interval, and all pairs must agree; a
-pair of which neither run does agrees with nothing. The intervals are not corrected for the number of claims.
+What papers print, and how it is tested here. Where a title or an abstract is quoted, the comparison is our reading of
+it. The papers have other tasks and step sizes: the scenarios have the claim's delays and its kind of partition, and
+all methods are tuned by the same rules; those with local steps may take up to 20 in a contact, and the others take
+one. *Ahead by* is the mean paired difference of the loss, of the seconds to the target or of the accuracy in percent,
+positive where the claim is right. A claim holds if its whole 95 % interval is above 0, does not hold if the whole
+interval is below 0, and is not decided otherwise. Where a run never reaches the target, there is no interval, and all
+pairs must agree; a pair of which neither run does agrees with nothing. The intervals are not corrected for the number
+of claims.
 """
 
 
