@@ -72,8 +72,10 @@ def test_a_submission_is_verified_beside_the_stored_results(submission: Path) ->
 
 @pytest.mark.mpi
 @pytest.mark.long
-def test_a_submission_is_verified_on_several_ranks(submission: Path) -> None:
-    line = verify_submission(submission, trust=True, whole=True, ranks=3, processes=1)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_a_submission_is_verified_on_several_ranks(submission: Path, ranks: int) -> None:
+    line = verify_submission(submission, trust=True, whole=True, ranks=ranks, processes=1)
     assert line.endswith("4 of 4 runs recomputed to the bit")
 
 
