@@ -263,19 +263,25 @@ def recompute(found: Submission, study: Study, drawn: Sequence[Row], processes: 
     """
     stated = {row.identity: row for row in drawn}
     index = sweep(study, processes, only=lambda run: run.identity in stated)
-    rounded = 0
+    kernels, here_kernels = found.environment.get("kernels"), environment()["kernels"]
+    rounded, differing = 0, []
     for here in measured(found.suite, found.suite.scenarios[study.options.name], study, index):
         row = stated[here.identity]
         wrong = [name for name, one, other in zip(Row._fields, row, here, strict=True) if str(one) != str(other)]
-        if wrong and found.environment.get("kernels") != environment()["kernels"] and _agree(row, here):
+        if wrong and kernels != here_kernels and _agree(row, here):
             rounded += 1
         elif wrong:
-            where = f"{found.path}: {row.scenario}, seed {row.seed}, {row.configuration}"
+            where = f"{row.scenario}, seed {row.seed}, {row.configuration}"
             stated_value, value = getattr(row, wrong[0]), getattr(here, wrong[0])
             why = f": {index.entries[here.identity].error}" if here.status == "failed" else ""
-            raise Contradiction(
-                f"{where}: {wrong[0]} is {stated_value} in the file, but {value} when computed here{why}"
-            )
+            differing.append(f"{where}: {wrong[0]} is {stated_value} in the file, but {value} when computed here{why}")
+    if differing:
+        of = f"{len(differing)} of {format_count(len(stated), 'run')} differ, the first: "
+        text = f"{found.path}: {of if len(stated) > 1 else ''}{differing[0]}"
+        if kernels != here_kernels:
+            text += (f"; computed with {kernels}, here with {here_kernels}, which can be the reason: verify with the "
+                     "same kernels (OPENBLAS_CORETYPE)")  # fmt: skip
+        raise Contradiction(text)
     return rounded
 
 
