@@ -90,6 +90,14 @@ def test_holm_in_its_worked_example() -> None:
     assert holm([0.6, 0.5]) == [1.0, 1.0] and holm([]) == []
 
 
+def test_pairs_that_are_equal_in_size_have_the_exact_distribution_of_their_mid_ranks() -> None:
+    values = np.array([3.0, -1, 1, 2, 2, -inf])  # mid-ranks 5, 1.5, 1.5, 3.5, 3.5, 6
+    ranks = np.array([5, 1.5, 1.5, 3.5, 3.5, 6])
+    sums = [ranks @ signs for signs in itertools.product([1, -1], repeat=6)]
+    share = sum(abs(each) >= abs(ranks @ np.sign(values)) for each in sums) / 2**6
+    assert signed_rank_test([values]) == pytest.approx(share, rel=1e-12)
+
+
 def test_rank_biserial_of_signed_ranks() -> None:
     """Ranks of |1|, |2|, |-3|, |4| are 1 to 4: (1 + 2 + 4 - 3) / 10; equal pairs are left out."""
     assert rank_biserial([np.array([1.0, 2.0, -3.0]), np.array([4.0, 0.0])]) == pytest.approx(0.4, rel=1e-12)

@@ -97,7 +97,8 @@ def without_rejected(study: Study, index: Index) -> Study:
     if select is None or select.seeds is None:
         return study
     failed = _failed(study, index, select)
-    able = {key: group for key, group in study_groups(study, index)[0].items() if key not in failed}
+    deciding = replace(study, runs=tuple(run for run in study.runs if select.decides(run.seed)))
+    able = {key: group for key, group in study_groups(deciding, index)[0].items() if key not in failed}
     chosen = {id(group) for group in select_groups(list(able.values()), select, unreported=True)}
     keys = {key for key, group in able.items() if id(group) in chosen}
     return replace(study, runs=tuple(run for run in study.runs if select.decides(run.seed) or _key(run) in keys))
