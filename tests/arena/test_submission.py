@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import mpifl
+from mpifl.cli import main
 from mpifl.errors import ConfigError, Contradiction
 from mpifl.tools.arena.audit import check_source
 from mpifl.tools.arena.command import arena
@@ -363,8 +365,11 @@ def test_scenarios_of_a_larger_tier_may_be_computed_apart(
     page = (tmp_path / "arena-1-standard-arena_method-Mine.md").read_text()
     assert "4 methods, 2 scenarios, 32 runs" in page
     arena("standard", out=tmp_path, compute=False)
-    assert "3 methods, 1 scenario, 12 runs" in (tmp_path / "arena-1-standard.md").read_text()
-    assert "Not computed here: small." in (tmp_path / "arena-1-standard.md").read_text()
+    page = (tmp_path / "arena-1-standard.md").read_text()
+    assert "3 methods, 1 scenario, 12 runs" in page and "Not computed here: small." in page
+    command = re.findall(r"`mpifl (arena .*)` computes", page)
+    assert command == ["arena --tier standard --scenario large"]
+    assert main([*command[0].split(), "--no-runs", "--out", str(tmp_path)]) == 0
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from mpifl.tools.analysis.significance import Interval, mean_difference
 from mpifl.tools.arena import held_out, statistics
 from mpifl.tools.arena.claims import Test, judge, load_claims
 from mpifl.tools.arena.interactive import write_interactive
-from mpifl.tools.arena.suite import Method, Scenario, Suite
+from mpifl.tools.arena.suite import TIERS, Method, Scenario, Suite
 from mpifl.tools.arena.table import Row
 
 Cells = tuple[list[list[str]], list[str]]  # rows and titles of a table
@@ -130,7 +130,8 @@ def write_page(
         parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claim_rows(tests))}")
     tables = [scenario_cells(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
     for k, (each, cells) in enumerate(zip(scenarios.values(), tables, strict=True)):
-        command = f"`mpifl arena --scenario {each.name}` computes this table again."
+        tier_option = "" if each.tier == TIERS[0] else f"--tier {each.tier} "
+        command = f"`mpifl arena {tier_option}--scenario {each.name}` computes the runs of the suite's methods again."
         never = "" if np.isfinite(results.time[k]).any() else "No run reaches the target."
         notes = " ".join(filter(None, [unchanged(each, names, rows), never, command]))
         parts.append(f"## {each.name}\n\n{each.why}\n\n{_table(*cells)}\n\n{notes}")
