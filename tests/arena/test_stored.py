@@ -9,13 +9,15 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mpifl.cli import main
 from mpifl.runfile.reader import open_run
+from mpifl.tools.arena.statistics import mean_ranks, scores
 from mpifl.tools.arena.submission import verify_table
 from mpifl.tools.arena.suite import load_suite, run_command, stored_table
-from mpifl.tools.arena.table import hashes, read_table
+from mpifl.tools.arena.table import hashes, read_table, stored_rows
 from tests.analysis.test_page import browse, in_a_browser
 from tests.analysis.test_tables import needs_pdflatex, pdflatex
 
@@ -105,16 +107,22 @@ document.body.dataset.check = JSON.stringify(facts);
 @in_a_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_the_interactive_page(width: int, tmp_path: Path) -> None:
-    """No request, no error, nothing wider than the window; its ranks are those of the page, and it filters them."""
+    """No request, no error, nothing wider than the window; it ranks the stored results as Python does, and filters."""
     driven = tmp_path / "driven.html"
     driven.write_text((RESULTS / "arena-1-quick.html").read_text().replace("</body>", f"{DRIVE}</body>"))
     _, facts = browse(driven, tmp_path, width)
-    page = (RESULTS / "arena.md").read_text().partition("## All scenarios")[2]
-    expected = re.findall(r"^\| ([\w -]+?) +\| ([\d.]+) \(", page, re.MULTILINE)
-    assert [(name, rank) for name, rank, *_ in facts["all"][1:]] == expected and len(facts["all"][0]) == 8
-    assert facts["wide"] <= 0 and facts["lines"] == 20 and facts["none"] == 0
-    assert [name for name, *_ in facts["quadratic"][1:4]] == ["FADAS", "FedAsync", "asyncFedDR"]
-    assert facts["time"][1][0] == "Rescaled ASGD" and facts["command"].startswith("mpifl run jobs/arena/quadratic-slow")
+    suite, rows = load_suite(), stored_rows("quick", load_suite().scenarios)
+    for shown, measure, scenarios in (
+        ("all", "loss", list(suite.tier("quick"))),
+        ("quadratic", "loss", ["quadratic-slow"]),
+        ("time", "time", ["quadratic-slow"]),
+    ):
+        ranks = mean_ranks(scores(rows, measure, scenarios, list(suite.methods)))
+        order = np.argsort(ranks, kind="stable")
+        assert [row[0] for row in facts[shown][1:]] == [list(suite.methods)[k] for k in order], shown
+        assert [float(row[1]) for row in facts[shown][1:]] == pytest.approx(ranks[order], abs=0.0501)
+    assert len(facts["all"][0]) == 8 and facts["wide"] <= 0 and facts["lines"] == 20 and facts["none"] == 0
+    assert facts["command"].startswith("mpifl run jobs/arena/quadratic-slow")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from mpifl.config.registry import FAMILIES
 from mpifl.tools.analysis.page import script_json
 from mpifl.tools.arena import statistics
 from mpifl.tools.arena.suite import Scenario, run_command
-from mpifl.tools.arena.table import Row
+from mpifl.tools.arena.table import Row, mean_losses
 
 MEASURES = ("loss", "time", "worst")
+ALL_DIGITS = 17  # of a float: the page ranks methods, and with fewer digits some would share a rank
 TEMPLATE = Path(__file__).with_name("interactive.html")
 
 
@@ -41,7 +42,7 @@ def write_interactive(
             own = [row for row in rows if (row.scenario, row.method, row.role) == (key, name, "reporting")]
             configuration = own[0].configuration if own else ""
             cells[-1].append({
-                **{measure: _numbers(score[s, m]) for measure, score in scores.items()},
+                **{measure: _numbers(score[s, m], ALL_DIGITS) for measure, score in scores.items()},
                 "curve": _median_curve(own),
                 "steps": loss_by_step([r for r in rows if (r.scenario, r.method, r.role) == (key, name, "tuning")]),
                 "facts": [[title, value] for title, value in facts[s].get(name, {}).items() if value],
@@ -53,22 +54,19 @@ def write_interactive(
     return path
 
 
-def _numbers(values: np.ndarray) -> list[float | None]:
-    """Values for JSON, with five digits; None where one is not finite."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+def _numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
+    """Values for JSON, with so many digits; None where one is not finite."""
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
 def loss_by_step(rows: Sequence[Row]) -> list[list[float | None]]:
     """[step size, mean training loss at the end] of each tuned configuration; None: a run diverged or failed."""
-    losses: dict[str, list[float]] = {}
-    for row in rows:
-        losses.setdefault(row.configuration, []).append(row.loss)
-    points = {}
-    for text, values in losses.items():
+    points = []
+    for text, loss in mean_losses(rows).items():
         options = json.loads(text)
         default = getattr(FAMILIES["algorithm"].find(options["name"]), "step_size", math.nan)
-        points[text] = [options.get("step_size", default), float(np.mean(values))]
-    return [_numbers(np.array(point)) for point in sorted(points.values())]
+        points.append([options.get("step_size", default), loss])
+    return [_numbers(np.array(point)) for point in sorted(points)]
 
 
 def _median_curve(rows: Sequence[Row]) -> list[float | None]:

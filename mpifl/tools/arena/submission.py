@@ -22,7 +22,16 @@ from mpifl.safe_input import parse_json
 from mpifl.text import format_count
 from mpifl.tools.arena.audit import check_source
 from mpifl.tools.arena.suite import Suite, load_suite, own_method, scenario_study
-from mpifl.tools.arena.table import Row, hashes, measured, parse_table, read_content, read_table, write_table
+from mpifl.tools.arena.table import (
+    Row,
+    hashes,
+    mean_losses,
+    measured,
+    parse_table,
+    read_content,
+    read_table,
+    write_table,
+)
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.sweep import sweep
 from mpifl.version import source as version
@@ -248,11 +257,7 @@ def check_rules(found: Submission, studies: Mapping[str, Study]) -> None:
 
 def selected(tuning: Sequence[Row]) -> str:
     """The configuration with the smallest mean loss over the tuning seeds, as a study selects; "": none is finite."""
-    losses: dict[str, list[float]] = {}
-    for row in tuning:
-        losses.setdefault(row.configuration, []).append(row.loss)
-    means = {text: float(np.mean(values)) for text, values in losses.items()}
-    finite = {text: mean for text, mean in means.items() if np.isfinite(mean)}
+    finite = {text: loss for text, loss in mean_losses(tuning).items() if np.isfinite(loss)}
     return min(finite, key=lambda text: finite[text], default="")
 
 

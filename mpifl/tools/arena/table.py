@@ -126,6 +126,14 @@ def _little_endian(values: np.ndarray) -> bytes:
     return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
 
 
+def mean_losses(rows: Sequence[Row]) -> dict[str, float]:
+    """The mean training loss at the end of each configuration."""
+    losses: dict[str, list[float]] = {}
+    for row in rows:
+        losses.setdefault(row.configuration, []).append(row.loss)
+    return {text: float(np.mean(values)) for text, values in losses.items()}
+
+
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 def write_table(rows: Sequence[Row]) -> str:
     """The rows as CSV, numbers with all digits."""
