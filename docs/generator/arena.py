@@ -21,7 +21,7 @@ sys.path.insert(0, str(DOCS.parent))
 from mpifl.tools.analysis.latex import escape, prose  # noqa: E402 - of this checkout
 from mpifl.tools.arena import page  # noqa: E402 - of this checkout
 from mpifl.tools.arena.claims import judge, load_claims  # noqa: E402 - of this checkout
-from mpifl.tools.arena.statistics import ranks  # noqa: E402 - of this checkout
+from mpifl.tools.arena.statistics import ranks, scores  # noqa: E402 - of this checkout
 from mpifl.tools.arena.suite import TIERS, load_suite, stored_table  # noqa: E402 - of this checkout
 from mpifl.tools.arena.table import read_table, stored_rows, write_table  # noqa: E402 - of this checkout
 
@@ -56,10 +56,11 @@ def paper_commands(results: page.Results) -> str:
     suite, names, scenarios = results.suite, results.names, list(results.scenarios)
     ranking, use, tests = page.overall(results)[0], page.use_when(results), list(judge(results.rows, load_claims()))
     cells = [cell for row in use[0] for cell in row[4:]]
-    first, last = (next(k for k, name in enumerate(names) if name == row[0]) for row in (ranking[0], ranking[-1]))
+    measured = [np.isfinite(scores(results.rows, measure, scenarios, names)).any(axis=(1, 2)) for measure in page.USES]
     places = ranks(results.loss.mean(axis=2, keepdims=True))[:, :, 0]  # (scenarios, methods)
-    spread = [f"{best:g} to {worst:g}" for best, worst in zip(places.min(0).tolist(), places.max(0).tolist())]
-    winners = {names[k] for k in np.argmin(places, axis=1)}
+    of_first = places[:, names.index(ranking[0][0])]
+    winners = set(np.argmin(places, axis=1).tolist())
+    test = results.test
     texts = {
         "Suite": suite.name, "Tier": TIER, "Methods": len(names), "Scenarios": len(scenarios),
         "AllScenarios": len(suite.scenarios), "LeftScenarios": len(suite.scenarios) - len(scenarios),
@@ -67,14 +68,14 @@ def paper_commands(results: page.Results) -> str:
         "TuningSeeds": len(suite.tuning_seeds), "ReportingSeeds": len(suite.reporting_seeds),
         "StepLow": f"{suite.step_size['from']:g}", "StepHigh": f"{suite.step_size['to']:g}",
         "About": page.about(results), "Stability": page.stability(results), "UseNote": page.USE,
-        "Order": "The ranking changes with the task, so we claim no order of all methods."
-        if "no order" in page.stability(results) else "",
+        "Order": page.order_claim(*page.taus(results)),
         "ClaimsNote": page.CLAIMS, "ClaimsCount": page.count_verdicts(tests),
-        "First": names[first], "FirstRank": ranking[0][1], "FirstPlaces": spread[first],
-        "FirstWorst": scenarios[int(np.argmax(places[:, first]))],
-        "Last": names[last], "LastRank": ranking[-1][1], "Winners": len(winners),
-        "Alike": len(results.test.groups[0]), "Difference": f"{results.test.difference:.1f}",
-        "Cells": len(cells), "Decided": sum(map(bool, cells)),
+        "First": ranking[0][0], "FirstRank": ranking[0][1],
+        "FirstPlaces": f"{of_first.min():g} to {of_first.max():g}",
+        "FirstWorst": scenarios[int(np.argmax(of_first))],
+        "Last": ranking[-1][0], "LastRank": ranking[-1][1], "Winners": len(winners),
+        "Alike": int((test.ranks < test.ranks.iloc[0] + test.difference).sum()), "Difference": f"{test.difference:.1f}",
+        "Cells": int(np.sum(measured)), "Decided": sum(map(bool, cells)),
         "Single": sum("," not in cell.partition(":")[0] for cell in cells if cell),
     }  # fmt: skip
     titles = ["method", "mean rank (95 %)", "first", "1x", "2x", "4x", "ever"]

@@ -1,1 +1,1 @@
-"""The arena: methods in fixed scenarios, with as many configurations for each, and submissions of further methods."""
+"""The arena: methods in fixed scenarios, with equal numbers of configurations, and submissions of further methods."""

@@ -1,6 +1,6 @@
 """The scenarios and methods that were not run while a suite was chosen, beside those that were.
 
-A suite that suits what was known when it was chosen would look different in them.
+A suite that suits only what was known when it was chosen could look different in them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import numpy as np
 from mpifl.tools.arena import statistics
 
 TITLES = {
-    "scenarios": ["tau with all others", "tau of halves", "failed (%)", "target at all (%)"],
-    "methods": ["spread over scenarios", "spread over seeds", "failed (%)", "target at all (%)"],
+    "scenarios": ["tau with all others", "tau of halves of the seeds", "failed (%)", "target reached (%)"],
+    "methods": ["s.d. of rank over scenarios", "s.d. of rank over seeds", "failed (%)", "target reached (%)"],
 }
 TEXT = """\
-{names} were not run while tasks, horizons and targets of the standard tier were first chosen. Results of the methods
-among these, and not of the scenarios, were known when horizons, targets of quadratics and step sizes were changed
-later. A cell has the measure of one
-of them, and the range of the others in parentheses. For a scenario: Kendall's tau between its ranking and that of all
-other scenarios, and between its rankings by random halves of the seeds; for a method: the standard deviation of its
-rank of the loss, over the scenarios and over the seeds of a scenario (mean). Both: the runs that failed, and those that
-reach the target. Of {count} measures {inside} are within the range of the others."""
+{names} were held out: they were not run while the tasks, horizons and targets of the standard tier were first chosen.
+When horizons, the targets of the quadratics and step sizes were changed later, results of the held-out methods were
+known, and none of the held-out scenarios. A cell has the measure of a scenario or method that was held out, and the
+range of the others in parentheses. For a scenario: Kendall's tau between its ranking and that of all other scenarios,
+and between its rankings by random halves of the seeds. For a method: the standard deviation of its rank by loss over
+the scenarios, and over the seeds of a scenario (mean over the scenarios). For both: the shares of the runs that failed,
+and that reach the target. {inside} of {count} measures are within the range of the others. If what was held out does
+not differ systematically from the others, at least {expected:.1f} are expected. So few scenarios and methods can show a
+large difference only."""
 
 
 def measures(loss: np.ndarray, time: np.ndarray) -> dict[str, np.ndarray]:
@@ -47,8 +49,9 @@ def measures(loss: np.ndarray, time: np.ndarray) -> dict[str, np.ndarray]:
 def beside_others(
     held: Sequence[str], scenarios: Sequence[str], methods: Sequence[str], loss: np.ndarray, time: np.ndarray
 ) -> tuple[str, dict[str, list[list[str]]]]:
-    """What the page says of those that were held out: sentences, and the rows of both tables; empty where one of them
-    has no results, or there are fewer than two others.
+    """What the page says of what was held out: sentences, and the rows of both tables.
+
+    Empty where one of these scenarios and methods has no results, or there are fewer than two others.
 
     loss, time: (scenarios, methods, seeds).
     """
@@ -58,6 +61,7 @@ def beside_others(
         return "", {}
     tables: dict[str, list[list[str]]] = {"scenarios": [], "methods": []}
     inside = count = 0
+    expected = 0.0
     for kind, values in measures(loss, time).items():
         low, high = (end(values[others[kind]], axis=0) for end in (np.min, np.max))
         for name, row in zip(every[kind], values, strict=True):
@@ -66,4 +70,6 @@ def beside_others(
                 tables[kind].append([name, *cells])
                 inside += int(((row >= low) & (row <= high)).sum())
                 count += len(row)
-    return TEXT.format(names=", ".join(held), count=count, inside=inside), tables
+                others_here = sum(others[kind])  # of m + 1 exchangeable values, 2 are outside the range of the others
+                expected += len(row) * (others_here - 1) / (others_here + 1)
+    return TEXT.format(names=", ".join(held), count=count, inside=inside, expected=expected), tables

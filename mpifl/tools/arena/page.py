@@ -24,37 +24,39 @@ from mpifl.tools.arena.table import Row
 
 Cells = tuple[list[list[str]], list[str]]  # rows and titles of a table
 FACTORS = (1, 2, 4)  # columns of the table of all scenarios: multiples of the smallest time to the target
-STABLE = 0.8  # Kendall's tau below which no order of all methods is claimed
-SHORTEST = 1e-9  # s: stands for a time of 0
-MOST = 3  # methods in a cell of the decision table
+STABLE_TAU = 0.8  # Kendall's tau below which no order of all methods is claimed
+LEAST_COST = 1e-9  # s: stands for a time of 0
+MOST_METHODS = 3  # in a cell of the decision table
 USES = {
     "loss": "smallest loss at the end",
     "time": "first at the target (s)",
     "worst": "accuracy of the worst tenth of clients (%)",
 }
 ABOUT = """\
-Each method has {configurations} configurations in each scenario: its paper's defaults, and random draws from its
-space in `jobs/arena/methods.yaml`. The one with the smallest mean training loss at the end over {tuning} tuning seeds
-is reported over {reporting} other seeds. In a scenario all methods have the same horizon. A local step takes its
-client's computing time, so more local steps take longer. A failed or diverged run ranks below every other.
+Each method has {configurations} configurations in each scenario: the defaults of its paper, and random draws from its
+search space in `jobs/arena/methods.yaml`. The configuration with the smallest mean training loss at the end over
+{tuning} tuning seeds is run with {reporting} other seeds, and these runs are reported. All methods have the same
+horizon in a scenario. Each local step takes the computing time of its client, so more local steps take longer. A run
+that failed or diverged ranks below every other run.
 """
 USE = f"""\
-A cell names the best method and those that the signed-rank test with Holm's correction does not distinguish from it, if
-they are at most {MOST} in all; and the lead of the best over the best method that is distinguishable: the mean paired
-difference with its 95 % interval. A cell is empty where more methods cannot be distinguished, where the interval
-contains 0, where no method reaches the target with all seeds, or where the measure is missing. The same runs choose the
-best method and measure its lead, so leads are on the large side. Times are those of evaluations, of which a run has 50
-to 200.
+A cell names the best method, and the methods that the signed-rank test with Holm's correction does not distinguish from
+it. The number is the lead of the best method over the best distinguishable one: the mean paired difference with its
+95 % interval, or, where a run misses the target and there is no interval, a count of pairs. A cell is empty where more
+than {MOST_METHODS} methods, or all, cannot be distinguished; where the interval contains 0, or a pair disagrees; where
+every method misses the target at some seed; or where the measure is missing. The same runs choose the best method and
+test it, so leads tend to be too large and p-values too small. Holm's correction is for the methods of a scenario, not
+for the number of cells. Times are those of evaluations, so all pairs can have the same difference.
 """
 CLAIMS = """\
-What papers print, and how it is tested here. Where a title or an abstract is quoted, the comparison is our reading of
-it. The papers have other tasks and step sizes: the scenarios have the claim's delays and its kind of partition, and
-all methods are tuned by the same rules; those with local steps may take up to 20 in a contact, and the others take
-one. *Ahead by* is the mean paired difference of the loss, of the seconds to the target or of the accuracy in percent,
+Where a title or an abstract is quoted, the comparison is our reading of it. Only the direction of a claim is tested.
+The papers have other tasks and step sizes; the scenarios have the claim's delays and its kind of partition. All methods
+are tuned by the same rules; those with local steps may take up to 20 in a contact, and the others take one. *Ahead by*
+is the mean paired difference of the loss, of the seconds to the target, or of the accuracy in percentage points,
 positive where the claim is right. A claim holds if its whole 95 % interval is above 0, does not hold if the whole
-interval is below 0, and is not decided otherwise. Where a run never reaches the target, there is no interval, and all
-pairs must agree; a pair of which neither run does agrees with nothing. The intervals are not corrected for the number
-of claims.
+interval is below 0, and is not decided otherwise. If a run never reaches the target there is no interval: all pairs
+must agree, and a pair in which neither run reaches the target agrees with neither answer. The intervals are not
+corrected for the number of claims.
 """
 
 
@@ -80,7 +82,7 @@ class Results(NamedTuple):
     def costs(self) -> pd.DataFrame:
         """The times to the target, a row for each scenario and seed; above 0, as a profile needs them."""
         return pd.DataFrame(
-            np.moveaxis(np.maximum(self.time, SHORTEST), 2, 1).reshape(-1, len(self.methods)), columns=self.names
+            np.moveaxis(np.maximum(self.time, LEAST_COST), 2, 1).reshape(-1, len(self.methods)), columns=self.names
         )
 
     @property
@@ -106,8 +108,8 @@ def write_page(
     names, scenarios = results.names, results.scenarios
     missing = [key for key in suite.tier(tier) if key not in scenarios]
     title, said = f"The arena: {suite.name}, {tier} tier", about(results)
-    parts = [f"# {title}", f"{said}\n\nThe arena's guide says what the columns mean.",
-             f"[The same results to filter, with curves]({name}.html)",
+    parts = [f"# {title}", f"{said}\n\nThe guide of the arena explains the columns.",
+             f"[The same results as an interactive page, with filters and curves]({name}.html)",
              f"## Scenarios\n\n{_table(*scenario_rows(scenarios))}"]  # fmt: skip
     if missing:
         parts.insert(3, f"Not computed here: {', '.join(missing)}.")
@@ -115,9 +117,14 @@ def write_page(
         figures = {"profile": profile_figure({"": results.costs}, 7.0), "ranks": ranks_figure(results.test, 7.0)}
         for kind, figure in figures.items():
             figure.savefig(out / f"{name}-{kind}.png", dpi=150, metadata={"Software": None})
-        parts += [f"## All scenarios\n\n{_table(*overall(results))}",
-                  f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
-                  f"## How stable is the ranking?\n\n{stability(results)}"]  # fmt: skip
+        parts += [
+            f"## All scenarios\n\n{_table(*overall(results))}",
+            f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
+            f"## How stable is the ranking?\n\n{stability(results)}",
+        ]
+        if groups := [f"{k}. {', '.join(group)}" for k, group in enumerate(results.test.groups, 1)]:
+            said_of_groups = "Groups of methods that Nemenyi's test does not distinguish, which may overlap:"
+            parts += [said_of_groups, "\n".join(groups)]
         said_of_held_out, kinds = held_out.beside_others(
             suite.held_out, list(scenarios), names, results.loss, results.time
         )
@@ -153,7 +160,7 @@ def about(results: Results) -> str:
     missing = sum((scenario, method, seed) not in found for scenario in results.scenarios for method in results.methods
                   for seed in suite.reporting_seeds)  # fmt: skip
     counts = ", ".join(f"{number:,} {status}" for status, number in ends.items())
-    said = f" {missing:,} further reporting runs are missing, and count as failed." if missing else ""
+    said = f" Reporting runs that are missing, and count as failed: {missing:,}." if missing else ""
     return f"{text}\n{count}, {len(rows):,} runs: {counts}.{said}"
 
 
@@ -187,26 +194,38 @@ def overall(results: Results) -> Cells:
             f"{100 * np.mean([row.status != 'completed' for row in own if row.role == 'tuning']):.0f}",
             f"{100 * np.mean(list(configurations.values())):.0f}", ", ".join(results.methods[names[k]].knows) or "-",
         ])  # fmt: skip
-    titles = ["method", "mean rank of the loss (95 %)", "first (%)", *(f"target within {f}x (%)" for f in FACTORS),
-              "target at all (%)", "failed (%)", "failed in tuning (%)", "configurations that reach it (%)",
+    titles = ["method", "mean rank by loss (95 %)", "first in bootstrap (%)",
+              *(f"target within {f}x (%)" for f in FACTORS), "target reached (%)", "failed (%)", "failed in tuning (%)",
+              "configurations that reach the target (%)",
               "knows"]  # fmt: skip
     return table, titles
 
 
+def taus(results: Results) -> tuple[float, dict[str, float]]:
+    """Kendall's tau between rankings by halves of the seeds, and by all scenarios and those without each task."""
+    tasks = [each.task for each in results.scenarios.values()]
+    return statistics.tau_of_halves(results.loss), statistics.tau_without(results.loss, tasks)
+
+
+def order_claim(halves: float, without: Mapping[str, float]) -> str:
+    """Whether an order of all methods is claimed, in a sentence on `taus`."""
+    stable = sum(tau >= STABLE_TAU for tau in (halves, *without.values()))
+    cases = 1 + len(without)
+    claim = "" if stable == cases else ", so no order of all methods is claimed"
+    return f"Kendall's tau between these rankings is at least {STABLE_TAU:g} in {stable} of {cases} cases{claim}."
+
+
 def stability(results: Results) -> str:
     """How stable the ranking is, in sentences."""
-    test, halves = results.test, statistics.tau_of_halves(results.loss)
-    without = statistics.tau_without(results.loss, [each.task for each in results.scenarios.values()])
-    claim = (f"All are at least {STABLE:g}." if np.min([halves, *without.values()]) >= STABLE
-             else f"One of these is not at least {STABLE:g}, so no order of all methods is claimed.")  # fmt: skip
-    tests = (f"The tests take one rank in each scenario, by the mean rank over its seeds. Friedman's test that all "
-             f"methods are alike has p = {test.p:.2g}. By Nemenyi's test two mean ranks differ if they are at least "
-             f"{test.difference:.1f} apart. ")  # fmt: skip
-    groups = [f"({k}) {', '.join(group)}" for k, group in enumerate(test.groups, 1)]
-    tests += f"Groups of methods that it does not distinguish, which may overlap: {'; '.join(groups) or 'none'}"
-    tasks = "; ".join(f"{tau:.2f} for {task}" for task, tau in without.items())
-    taus = f"{halves:.2f} on average. Between the rankings with and without a task it is {tasks}"
-    return f"Kendall's tau between the rankings by two random halves of the seeds is {taus}. {claim} {tests}."
+    test, (halves, without) = results.test, taus(results)
+    tasks = "; ".join(f"{tau:.2f} without {task}" for task, tau in without.items())
+    return (
+        f"Between the rankings by two random halves of the seeds Kendall's tau is {halves:.2f} on average. Between the "
+        f"ranking by all scenarios and the ranking without those of a task it is: {tasks}. "
+        f"{order_claim(halves, without)} The tests use one rank for each method and scenario, that of its mean rank "
+        f"over the seeds. Friedman's test that all methods perform alike has p = {test.p:.2g}. Nemenyi's test "
+        f"distinguishes methods whose mean ranks are at least {test.difference:.1f} apart."
+    )
 
 
 def use_when(results: Results) -> Cells:
@@ -225,7 +244,7 @@ def _use(names: Sequence[str], score: np.ndarray) -> str:
     best, others = statistics.against_best(score)
     alike = [each.method for each in others if not each.distinguishable]
     rest = [each.method for each in others if each.distinguishable]
-    if len(alike) >= MOST or not rest:
+    if len(alike) >= MOST_METHODS or not rest:
         return ""
     ahead = statistics.ahead(score[best], score[rest[0]])
     if statistics.verdict(ahead) != "holds":
@@ -245,7 +264,7 @@ def claim_rows(tests: Sequence[Test]) -> Cells:
     """The table of claims with its titles."""
     table = []
     for claim, scenario, ahead, verdict in tests:
-        said = f"{claim.better} before {claim.worse}, {claim.measure}"
+        said = f"{claim.better} ahead of {claim.worse} in {claim.measure}"
         missing = f"not in the suite: {claim.lacks}" if claim.lacks else f"not computed: {', '.join(claim.scenarios)}"
         here = margin(ahead) if scenario else ""
         table.append([f'{claim.paper}, {claim.where}: "{claim.says}"', said, scenario or missing, here, verdict])
@@ -253,21 +272,19 @@ def claim_rows(tests: Sequence[Test]) -> Cells:
 
 
 def count_verdicts(tests: Sequence[Test]) -> str:
-    """How many tests have which verdict, in one sentence."""
+    """How many claims are tested, and with which verdicts."""
     verdicts = [test.verdict for test in tests]
-    tested = {id(test.claim) for test in tests if test.scenario}
-    untested = sum(not test.scenario for test in tests)
-    claims = format_count(len(tested) + untested, "claim")
-    return (f"Of {claims} of papers, {len(tested)} can be tested in a scenario here. "
-            f"Of {format_count(len(tests) - untested, 'test')}, {verdicts.count('holds')} hold, "
-            f"{verdicts.count('does not hold')} do not hold, and {verdicts.count('not decided')} are not decided."
-            )  # fmt: skip
+    claims, tested = ({id(test.claim) for test in tests if test.scenario or every} for every in (True, False))
+    return (f"Claims that are tested here: {len(tested)} of {len(claims)}, in "
+            f"{format_count(len(tests) - verdicts.count('not tested'), 'test')}. The claim holds in "
+            f"{verdicts.count('holds')} of them, does not hold in {verdicts.count('does not hold')}, and is not "
+            f"decided in {verdicts.count('not decided')}.")  # fmt: skip
 
 
 def scenario_cells(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> Cells:
     """The table of a scenario with its titles."""
     best, others = statistics.against_best(loss)
-    verdicts = {best: ("", "best" if np.isfinite(loss[best]).any() else "failed, as all do")}
+    verdicts = {best: ("", "best" if np.isfinite(loss[best]).any() else "all methods failed")}
     verdicts |= {v.method: (_interval(v.difference), "worse" if v.distinguishable else "not distinguishable")
                  for v in others}  # fmt: skip
     table = []
@@ -283,17 +300,17 @@ def scenario_cells(scenario: Scenario, names: Sequence[str], rows: Sequence[Row]
             _mean([100 * row.worst for row in fine]), str(failed or ""),
             _configuration(own[0].configuration) if own else "-",
         ])  # fmt: skip
-    return table, ["method", "loss", "minus best (95 %)", "verdict", "s to target", "updates", "MB",
-                   "runs that reach it", "area", "accuracy (%)", "worst tenth (%)", "failed",
+    return table, ["method", "loss", "difference to best (95 %)", "verdict", "time to target (s)", "updates", "MB",
+                   "runs that reach the target", "area", "accuracy (%)", "worst tenth (%)", "failed",
                    "configuration"]  # fmt: skip
 
 
 def unchanged(scenario: Scenario, names: Sequence[str], rows: Sequence[Row]) -> str:
-    """Which methods have at the end of all runs the loss of their first model, in a sentence; "" if none has."""
+    """Which methods end all their runs with the loss of the initial model, to five digits; "" if none does."""
     own = [row for row in rows if row.scenario == scenario.name and row.role == "reporting"]
     curves = {name: [row.curve.split() for row in own if row.method == name] for name in names}
     found = [name for name, each in curves.items() if each and all(curve[:1] == curve[-1:] != [] for curve in each)]
-    return f"In all runs of {' and '.join(found)} the loss at the end is that of the first model." if found else ""
+    return f"In all runs of {' and '.join(found)} the final loss is that of the initial model." if found else ""
 
 
 def _configuration(text: str) -> str:
