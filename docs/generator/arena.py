@@ -54,8 +54,9 @@ def store(tables: Sequence[str]) -> None:
 def paper_commands(results: page.Results) -> str:
     r"""A \newcommand for each number, sentence and table of the paper."""
     suite, names, scenarios = results.suite, results.names, list(results.scenarios)
-    ranking, use, tests = page.overall(results)[0], page.use_when(results), list(judge(results.rows, load_claims()))
-    cells = [cell for row in use[0] for cell in row[4:]]
+    ranking, decisions = page.methods_table(results)[0], page.decision_table(results)
+    tests = list(judge(results.rows, load_claims()))
+    cells = [cell for row in decisions[0] for cell in row[4:]]
     measured = [np.isfinite(scores(results.rows, measure, scenarios, names)).any(axis=(1, 2)) for measure in page.USES]
     places = ranks(results.loss.mean(axis=2, keepdims=True))[:, :, 0]  # (scenarios, methods)
     of_first = places[:, names.index(ranking[0][0])]
@@ -79,14 +80,14 @@ def paper_commands(results: page.Results) -> str:
         "Single": sum("," not in cell.partition(":")[0] for cell in cells if cell),
     }  # fmt: skip
     titles = ["method", "mean rank (95 %)", "first", "1x", "2x", "4x", "ever"]
-    scenario, over = page.scenario_rows(results.scenarios)
+    scenario, over = page.scenarios_table(results.scenarios)
     tables = {
         "ScenarioTable": _tabular("lllrrr", [row[:1] + row[2:7] for row in scenario], over[:1] + over[2:7]),
         "RankingTable": _tabular("llrrrrr", [row[:7] for row in ranking], titles),
-        "UseTable": _tabular("lllp{1.9cm}" + 3 * r">{\raggedright\arraybackslash}p{2.9cm}", *use),
+        "UseTable": _tabular("lllp{1.9cm}" + 3 * r">{\raggedright\arraybackslash}p{2.9cm}", *decisions),
         "ClaimsTable": _tabular(r">{\raggedright\arraybackslash}p{7.1cm}" + r">{\raggedright\arraybackslash}p{2.5cm}"
                                 r">{\raggedright\arraybackslash}p{2.6cm}>{\raggedright\arraybackslash}p{2.6cm}l",
-                                *page.claim_rows(tests)),
+                                *page.claims_table(tests)),
     }  # fmt: skip
     found = {name: prose(re.sub("[`*]", "", " ".join(str(text).split()))) for name, text in texts.items()} | tables
     lines = [rf"\newcommand{{\Arena{name}}}{{{text}}}" for name, text in found.items()]

@@ -17,16 +17,16 @@ from mpifl.tools.arena.held_out import beside_others
 from mpifl.tools.arena.interactive import loss_by_step
 from mpifl.tools.arena.page import (
     about,
-    claim_rows,
+    claims_table,
     collect,
     count_verdicts,
+    decision_table,
     margin,
+    methods_table,
     order_claim,
-    overall,
-    scenario_cells,
+    scenario_results,
     stability,
     unchanged,
-    use_when,
 )
 from mpifl.tools.arena.suite import load_suite, read_method
 from mpifl.tools.arena.table import Row
@@ -142,12 +142,12 @@ def test_where_all_methods_fail_none_is_called_the_best_and_no_order_is_claimed(
              reported("digits-off", method, loss=[float(k)] * 10, time=[0.0] * 10)][:-1]  # fmt: skip
     methods = {name: read_method(name, {"algorithm": {"name": "fedavg"}}) for name in "MNO"}
     results = collect(load_suite(), "quick", methods, rows)
-    table, titles = scenario_cells(results.scenarios["digits-iid"], list("MNO"), rows, results.loss[1])
+    table, titles = scenario_results(results.scenarios["digits-iid"], list("MNO"), rows, results.loss[1])
     assert [row[titles.index("verdict")] for row in table] == ["all methods failed"] + 2 * ["not distinguishable"]
     assert "Reporting runs that are missing, and count as failed: 1." in about(results)
     # without digits-off all ranks are equal, and tau is not defined
     assert "is at least 0.8 in 2 of 3 cases, so no order of all methods is claimed." in stability(results)
-    assert overall(results)[0][0][0] == "M"  # a time of 0 is a cost that a profile takes
+    assert methods_table(results)[0][0][0] == "M"  # a time of 0 is a cost that a profile takes
 
 
 # -- claims of papers --------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_a_claim_is_tested_in_each_of_its_scenarios_that_has_runs_of_both_method
     lacking = [Claim("B", "title", "x", "N", "O", "loss", ["one"]), Claim("C", "title", "y", "P", "M", "time", [], "P")]
     tests = list(judge(rows, [claim, *lacking]))
     assert [test.verdict for test in tests] == ["holds", "not decided", "not tested", "not tested"]
-    table, _ = claim_rows(tests)
+    table, _ = claims_table(tests)
     assert [row[2] for row in table] == ["one", "two", "not computed: one", "not in the suite: P"]
     # mean 7/6, sd 0.2887, half width 4.302653 * 0.2887 / sqrt(3) = 0.717
     assert [row[3] for row in table] == ["+1.17 (+0.45 to +1.88)", "ahead in 1 of 3 pairs, behind in 2", "", ""]
@@ -212,7 +212,7 @@ def test_a_cell_of_the_decision_table_is_empty_where_the_data_do_not_decide() ->
         *reported("digits-off", "O", loss=[each + 1 for each in base], time=never, worst=blank),
     ]
     methods = {name: read_method(name, {"algorithm": {"name": "fedavg"}}) for name in "MNO"}
-    ((*condition, loss, time, worst),), titles = use_when(collect(load_suite(), "quick", methods, rows))
+    ((*condition, loss, time, worst),), titles = decision_table(collect(load_suite(), "quick", methods, rows))
     assert condition == ["off by label", "one class a client", "20", "digits, logistic"] and len(titles) == 7
     assert (loss, time) == ("M over N: +1 (+1 to +1)", "")
     assert worst == "N over M: ahead in 10 of 10 pairs, behind in 0"

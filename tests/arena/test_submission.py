@@ -232,8 +232,8 @@ SOURCES = {
     "what an objective hides": (source("objective._rows", "train"), "uses _rows"),
     "an attribute of the class, in a class method": (source("cls.seen = 1"), "changes an object that clients share"),
     "another name for the class": (source("me = Mine; me.seen = objective", "train"), "uses Mine as a value"),
-    "a class that can be changed": (MINE.replace("@dataclass(frozen=True)", "@dataclass"), "is no frozen dataclass"),
-    "a class without a decorator": (MINE.replace("@dataclass(frozen=True)", ""), "is no frozen dataclass"),
+    "a class that can be changed": (MINE.replace("@dataclass(frozen=True)", "@dataclass"), "is neither a frozen"),
+    "a class without a decorator": (MINE.replace("@dataclass(frozen=True)", ""), "is neither a frozen"),
     "a decorator of a class": (MINE.replace("@dataclass(frozen=True)", "@print\n@dataclass(frozen=True)"), "class dec"),
     "a cell that clients share, of a generator": (
         source("def cell():\n    x = None\n    while True:\n        x = (yield x) or x\n\n\nB: int = cell()", "module"),
@@ -353,7 +353,7 @@ def test_scenarios_of_a_larger_tier_may_be_computed_apart(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has no stored results, beside which a method is run; then the page of all, without further runs."""
-    monkeypatch.setattr("mpifl.tools.arena.command.NAMED", 0)
+    monkeypatch.setattr("mpifl.tools.arena.command.MAX_NAMED", 0)
     with pytest.raises(ConfigError, match=r"^--tier=standard: large has no stored results .* --scenario large first"):
         arena("standard", own="arena_method:Mine", out=tmp_path)
     arena("standard", only=["large"], processes=2, out=tmp_path)
@@ -361,7 +361,7 @@ def test_scenarios_of_a_larger_tier_may_be_computed_apart(
     rows = read_table(table)
     assert len(rows) == 12
     table.write_text(write_table(rows[:-1]))  # as of a run that is not at its end
-    with pytest.raises(ConfigError, match="has not all of them either"):
+    with pytest.raises(ConfigError, match="has not all of them"):
         arena("standard", own="arena_method:Mine", out=tmp_path)
     table.write_text(write_table(rows))
     arena("standard", own="arena_method:Mine", processes=2, out=tmp_path)

@@ -1,8 +1,8 @@
-"""Reads the source of a submitted method, and refuses what could see more than the method's messages.
+"""Reads the source of a submitted method, and refuses it if it could see more than the method's messages.
 
-The source is parsed and not run. A method computes from its arguments, keeps its state in `State` objects alone, and
-imports nothing but the interface of algorithms and numerical functions. So it cannot reach the clock's draws, the data
-of other clients or the evaluations by any way that is known here. This is a review, and no sandbox.
+The source is parsed and not run. A method computes from its arguments, keeps its state in `State` objects only, and
+imports only the interface of algorithms and numerical functions. No way is known here in which it could then reach the
+clock's draws, the data of other clients or the evaluations. This is a review and not a sandbox.
 """
 
 from __future__ import annotations
@@ -18,21 +18,28 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 
-MODULES = {"math", "numpy"}  # may be imported as a whole
-NAMES = {"__future__": {"annotations"}, "dataclasses": {"dataclass", "field", "replace"}, "collections.abc": None,
-         "typing": {"Annotated", "Any", "Callable", "ClassVar", "Final", "Iterator", "Literal", "Mapping", "NamedTuple",
-                    "Optional", "Sequence", "Union", "cast"}}  # these names of them, too; None: all  # fmt: skip
-OWN = ("mpifl.algorithms", "mpifl.config.types", "mpifl.objective")  # what these define may be imported
-FORBIDDEN = {"open", "eval", "exec", "compile", "globals", "locals", "vars", "getattr", "setattr", "delattr", "input",
-             "breakpoint", "memoryview", "object", "type"}  # fmt: skip
-IMMUTABLE = {"bool", "float", "frozenset", "int", "str", "tuple"}  # classes whose values clients may share
-PARTS = (ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.Lambda, ast.arguments, ast.Tuple, ast.UnaryOp,
-         ast.unaryop, ast.BinOp, ast.operator)  # of the default of a field  # fmt: skip
-TYPE_CHECKS = {"cast", "isinstance", "issubclass"}  # functions that take classes as values
-LARGEST = 16  # most entries of a literal table, and characters of a number
-LONGEST = 200  # most characters of a text that is no docstring: more could hold a trained model
-HIDDEN = {
-    *(sys.stdlib_module_names - {"array", "copy", "numbers", "select", "time", "trace"}),  # modules that a module has
+ALLOWED_MODULES = {"math", "numpy"}  # may be imported as a whole
+ALLOWED_NAMES = {  # names that may be imported from a module; None: all
+    "__future__": {"annotations"}, "dataclasses": {"dataclass", "field", "replace"}, "collections.abc": None,
+    "typing": {"Annotated", "Any", "Callable", "ClassVar", "Final", "Iterator", "Literal", "Mapping", "NamedTuple",
+               "Optional", "Sequence", "Union", "cast"},
+}  # fmt: skip
+OWN_MODULES = ("mpifl.algorithms", "mpifl.config.types", "mpifl.objective")  # what they define may be imported
+FORBIDDEN_NAMES = {
+    "open", "eval", "exec", "compile", "globals", "locals", "vars", "getattr", "setattr", "delattr", "input",
+    "breakpoint", "memoryview", "object", "type",
+}  # fmt: skip
+IMMUTABLE_TYPES = {"bool", "float", "frozenset", "int", "str", "tuple"}  # types whose instances clients may share
+DEFAULT_NODES = (  # what the default value of a field may consist of
+    ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.Lambda, ast.arguments, ast.Tuple, ast.UnaryOp,
+    ast.unaryop, ast.BinOp, ast.operator,
+)  # fmt: skip
+TYPE_CHECKS = {"cast", "isinstance", "issubclass"}  # functions whose arguments may be classes
+MAX_ENTRIES = 16  # numbers and texts in a literal list, tuple, set or dict; more could be a trained model
+MAX_NUMBER = 24  # characters of a number: those of the longest float
+MAX_TEXT = 200  # characters of a text that is not a docstring
+FORBIDDEN_ATTRIBUTES = {
+    *(sys.stdlib_module_names - {"array", "copy", "numbers", "select", "time", "trace"}),  # modules
     "load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt", "fromregex", "fromfile",
     "tofile", "memmap", "DataSource", "dump", "dumps", "lib", "core", "testing", "ctypeslib", "f2py", "ma", "rec",
     "char", "strings", "polynomial", "emath", "dtypes", "exceptions", "matrixlib", "seterr", "seterrcall",
@@ -42,11 +49,14 @@ HIDDEN = {
     "base", "flags", "setflags",  # of an array: the memory that it is a part of, and whether it may be written
     "fget", "fset", "fdel",  # of a property: functions
 }  # fmt: skip
-TOLD = {"rates": "the rates of the clients", "needs_timings": "the times of contacts"}  # attributes, what they tell
+KNOWLEDGE = {  # attributes, and what a method that uses them has to declare in `knows`
+    "rates": "the rates of the clients",
+    "needs_timings": "the times of contacts",
+}
 
 
 def check_source(source: str) -> None:
-    """Raises ConfigError at the first line that a submitted method may not have."""
+    """Raises ConfigError, with the first line that is not allowed in a submitted method."""
     try:
         tree = ast.parse(source)
         options = [ast.literal_eval(node.value) for node in tree.body if _is_arena(node)]  # type: ignore[attr-defined]
@@ -61,7 +71,7 @@ def check_source(source: str) -> None:
 
 
 def _is_arena(node: ast.stmt) -> bool:
-    """Whether a statement sets ARENA, which is read before the runs alone."""
+    """Whether a statement sets ARENA, which is read only before the runs."""
     return isinstance(node, ast.Assign) and [getattr(each, "id", "") for each in node.targets] == ["ARENA"]
 
 
@@ -81,7 +91,7 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     defined = {each.name for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef)}
     imported = {name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for name in _bound(node)}
-    makers = {*IMMUTABLE, *imported, *(each.name for each in classes)} - {"np", "numpy", "State", *MODULES}
+    makers = {*IMMUTABLE_TYPES, *imported, *(each.name for each in classes)} - {"np", "State", *ALLOWED_MODULES}
     for owner in classes:
         for rule in (node for node in owner.body if isinstance(node, ast.FunctionDef)):
             first = [argument.arg for argument in [*rule.args.posonlyargs, *rule.args.args][:1]]
@@ -101,35 +111,35 @@ def _problems(tree: ast.Module, outer: set[str], knows: list[str]) -> Iterator[t
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Import):
-            yield from ((line, f"imports {a.name}") for a in node.names if a.name not in MODULES)
+            yield from ((line, f"imports {a.name}") for a in node.names if a.name not in ALLOWED_MODULES)
         elif isinstance(node, ast.ImportFrom):
             yield from ((line, f"imports {name} of {node.module}") for name in _refused_names(node))
         elif isinstance(node, ast.Global | ast.Nonlocal):
             yield line, "uses global or nonlocal"
-        elif isinstance(node, ast.Name) and (node.id in FORBIDDEN or node.id.startswith("__")):
+        elif isinstance(node, ast.Name) and (node.id in FORBIDDEN_NAMES or node.id.startswith("__")):
             yield line, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
             if node.attr == "__post_init__":
                 continue
             if node.attr.startswith("__"):
                 yield line, f"uses {node.attr}"
-            elif node.attr in HIDDEN or (node.attr.startswith("_") and not _is_own(node.value, defined)):
+            elif node.attr in FORBIDDEN_ATTRIBUTES or (node.attr.startswith("_") and not _is_own(node.value, defined)):
                 yield line, f"uses {node.attr}, which may read or write outside its arguments"
-            elif node.attr in TOLD and TOLD[node.attr] not in knows:
-                yield line, f"uses {node.attr} and does not declare that it knows {TOLD[node.attr]}"
+            elif node.attr in KNOWLEDGE and KNOWLEDGE[node.attr] not in knows:
+                yield line, f"uses {node.attr} and does not declare that it knows {KNOWLEDGE[node.attr]}"
             elif isinstance(node.ctx, ast.Store) and _base(node) in {"self", "cls", *outer}:
                 yield line, "changes an object that clients share"
         elif isinstance(node, ast.Match):
             yield line, "uses match, whose patterns read attributes"
         elif isinstance(node, ast.ClassDef):
             if not any(map(_freezes, [*node.decorator_list, *node.bases])):
-                yield line, "is no frozen dataclass"
+                yield line, "is neither a frozen dataclass nor a named tuple"
             for each in node.decorator_list:
                 if _base(each.func if isinstance(each, ast.Call) else each) != "dataclass":
                     yield line, "has a class decorator other than dataclass"
         elif isinstance(node, ast.FunctionDef | ast.Lambda):
-            if isinstance(node, ast.FunctionDef) and node.name in TOLD and TOLD[node.name] not in knows:
-                yield line, f"defines {node.name} and does not declare that it knows {TOLD[node.name]}"
+            if isinstance(node, ast.FunctionDef) and node.name in KNOWLEDGE and KNOWLEDGE[node.name] not in knows:
+                yield line, f"defines {node.name} and does not declare that it knows {KNOWLEDGE[node.name]}"
             defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
             if not all(_is_plain(each) for each in defaults):
                 yield line, "has a mutable default value"
@@ -217,10 +227,10 @@ def _long_literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node not in documentation:
             value = node.value
-            long = len(value) > LONGEST if isinstance(value, str | bytes) else len(repr(value)) > LARGEST + 8
+            long = len(value) > MAX_TEXT if isinstance(value, str | bytes) else len(repr(value)) > MAX_NUMBER
         else:
             entries = getattr(node, "elts", None) or getattr(node, "keys", None) or []
-            long = sum(isinstance(each, ast.Constant | ast.UnaryOp) for each in entries) > LARGEST
+            long = sum(isinstance(each, ast.Constant | ast.UnaryOp) for each in entries) > MAX_ENTRIES
         if long:
             yield getattr(node, "lineno", 0), "has a long literal, which could be a trained model"
 
@@ -229,16 +239,16 @@ def _refused_names(node: ast.ImportFrom) -> Iterator[str]:
     """The imported names that are not allowed."""
     module, found = node.module or "", None
     for alias in node.names:
-        if not node.level and module in NAMES and alias.name != "*":
-            if NAMES[module] is None or alias.name in (NAMES[module] or ()):
+        if not node.level and module in ALLOWED_NAMES and alias.name != "*":
+            if ALLOWED_NAMES[module] is None or alias.name in (ALLOWED_NAMES[module] or ()):
                 continue
-        elif not node.level and f"{module}.".startswith(tuple(f"{own}." for own in OWN)) and alias.name != "*":
+        elif not node.level and f"{module}.".startswith(tuple(f"{own}." for own in OWN_MODULES)) and alias.name != "*":
             with suppress(ImportError):
                 found = vars(importlib.import_module(module)).get(alias.name)
             if module == "mpifl.config.types":
                 if alias.name == "Bounds" or hasattr(found, "__metadata__"):  # Annotated[...]
                     continue
-            elif str(getattr(found, "__module__", "")).startswith((*OWN, "typing")):
+            elif str(getattr(found, "__module__", "")).startswith((*OWN_MODULES, "typing")):
                 continue
         yield alias.name
 
@@ -260,7 +270,7 @@ def _is_constant(node: ast.Assign | ast.AnnAssign, makers: set[str]) -> bool:
     value = node.value
     if isinstance(value, ast.Call) and isinstance(node, ast.AnnAssign):
         parts = list(ast.walk(value))
-        return all(isinstance(each, PARTS) for each in parts) and all(
+        return all(isinstance(each, DEFAULT_NODES) for each in parts) and all(
             isinstance(each.func, ast.Name) and each.func.id in makers for each in parts if isinstance(each, ast.Call)
         ) and all(each.id in makers for each in parts if isinstance(each, ast.Name))  # fmt: skip
     return value is None or _is_plain(value)

@@ -27,7 +27,7 @@ class Claim(Config):
     """what is printed there"""
     better: str
     worse: str
-    """methods of the suite"""
+    """the method that is claimed to be better, and the other one, as the suite names them"""
     measure: Literal["loss", "time", "accuracy"]
     scenarios: list[str] = field(default_factory=list)
     """those of the suite with the claim's delays and kind of partition"""
@@ -35,12 +35,12 @@ class Claim(Config):
     """what the suite lacks to test it, where it has no such scenario"""
 
 
-class Test(NamedTuple):
+class ClaimTest(NamedTuple):
     """The test of a claim in a scenario."""
 
     claim: Claim
     scenario: str
-    """empty: the results have none"""
+    """empty: the results have none of the claim's scenarios"""
     ahead: np.ndarray
     """(seeds,) by how much the better method is ahead"""
     verdict: str
@@ -55,13 +55,13 @@ def load_claims() -> list[Claim]:
     return claims
 
 
-def judge(rows: Sequence[Row], claims: Sequence[Claim]) -> Iterator[Test]:
+def judge(rows: Sequence[Row], claims: Sequence[Claim]) -> Iterator[ClaimTest]:
     """The tests of the claims, one in each scenario that has reporting runs of both methods."""
     have = {(row.scenario, row.method) for row in rows if row.role == "reporting"}
     for claim in claims:
         tested = [name for name in claim.scenarios if {(name, claim.better), (name, claim.worse)} <= have]
         for name in tested:
             ahead = statistics.ahead(*statistics.scores(rows, claim.measure, [name], [claim.better, claim.worse])[0])
-            yield Test(claim, name, ahead, statistics.verdict(ahead))
+            yield ClaimTest(claim, name, ahead, statistics.verdict(ahead))
         if not tested:
-            yield Test(claim, "", np.empty(0), "not tested")
+            yield ClaimTest(claim, "", np.empty(0), "not tested")

@@ -1,4 +1,4 @@
-"""`mpifl arena`: computes the runs of a tier, or those of further methods beside the stored results, and the page."""
+"""`mpifl arena`: computes the runs of a tier, or those of a user's method, and writes the table and the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mpifl.tools.studies.sweep import final_line, sweep_selected
 log = logging.getLogger(__package__)
 
 OUT = Path("results/arena")
-NAMED = 3  # most scenarios that the name of a file lists: it may have 255 bytes
+MAX_NAMED = 3  # scenarios in the name of a file, which may have 255 bytes
 
 
 def arena(
@@ -34,12 +34,12 @@ def arena(
 
     Args:
         tier: quick or standard.
-        own: A method "module:Class", which alone is run; those of the suite have the stored results.
-        only: Names of scenarios; empty: all of the tier.
+        own: A method "module:Class". Only this is run; the suite's methods have their stored results.
+        only: Names of scenarios; empty: all scenarios of the tier.
         out: The folder of the run files, the table and the page.
-        compute: Whether to compute what is missing; else the table has what is there.
-        processes: Runs at a time; None: one for each core.
-        progress: Called with a line on the state of a scenario, whenever a run ends.
+        compute: Whether to compute missing runs; if not, the table has the existing ones.
+        processes: Runs computed at a time; None: one for each core.
+        progress: Called with a line on the state of a scenario whenever a run ends.
 
     Raises:
         ConfigError: An unknown tier, scenario or method, or missing data.
@@ -52,7 +52,7 @@ def arena(
     if refused:
         log.warning("%s", refused)
     rows: list[Row] = []
-    named = only if len(only) <= NAMED else [f"{len(only)}-scenarios-{zlib.crc32(','.join(only).encode()):08x}"]
+    named = only if len(only) <= MAX_NAMED else [f"{len(only)}-scenarios-{zlib.crc32(','.join(only).encode()):08x}"]
     name = "-".join([suite.name, tier, *([re.sub(r"\W+", "-", own)] if own else []), *named])
     folder = out / (name if own else suite.name)
     studies = {key: scenario_study(suite, each, mine or suite.methods, folder) for key, each in chosen.items()}
@@ -77,8 +77,10 @@ def arena(
 
 
 def _suite_rows(suite: Suite, tier: str, chosen: Mapping[str, Scenario], out: Path) -> list[Row]:
-    """The results of the suite's methods: those of the package, else those of tables in `out` that have all of a
-    scenario. Raises ConfigError."""
+    """The results of the suite's methods in these scenarios, stored in the package or in tables in `out`.
+
+    Raises ConfigError for a scenario that no table has completely.
+    """
     found: dict[str, list[Row]] = {}
     for table in (stored_rows(tier, chosen), *map(read_table, sorted(out.glob(f"{suite.name}-*.csv")))):
         for name in chosen.keys() - found.keys():
@@ -87,7 +89,7 @@ def _suite_rows(suite: Suite, tier: str, chosen: Mapping[str, Scenario], out: Pa
             if reported == set(itertools.product(suite.methods, suite.reporting_seeds)):
                 found[name] = rows
     if lacking := [name for name in chosen if name not in found]:
-        wrong = f"{lacking[0]} has no stored results of the suite's methods, and {out} has not all of them either"
+        wrong = f"{lacking[0]} has no stored results of the suite's methods, and {out} has not all of them"
         remedy = f"name other scenarios, or run mpifl arena --tier {tier} --scenario {','.join(lacking)} first"
         raise ConfigError("--tier", tier, wrong, remedy=remedy)
     return [row for name in chosen for row in found[name]]

@@ -1,8 +1,8 @@
-"""What a submitted method gets while it is verified: what the rules allow, and no more computation than its time.
+"""Restricts a submitted method, while it is verified, to what the arena's rules allow.
 
-The source of a submission is reviewed without being run (`audit`), which cannot tell what a name stands for. So its
-rules are also called with the interface of an objective alone, with copies of vectors, and without what it does not
-declare that it knows. A method within the rules computes the same bits.
+The review of its source (`audit`) does not run it, and cannot tell what a name refers to. So the method also gets only
+the interface of its objective, as many gradients as its contact takes time for, copies of vectors, and no knowledge
+that it does not declare. A method that keeps the rules computes the same bits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.config.schema import fields_of
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector, clone
-from mpifl.tools.arena.audit import TOLD
+from mpifl.tools.arena.audit import KNOWLEDGE
 
-INTERFACE = {"samples", "share", "clients", "update_buffers", "optimizer"}  # of an objective, besides what is counted
+INTERFACE = {"samples", "share", "clients", "update_buffers", "optimizer"}  # attributes of an objective that are free
 
 
 class MeteredObjective:
-    """A client's objective during one contact: its batches, and a gradient of one batch for each step that is paid."""
+    """A client's objective during one contact: its batches, and one gradient or loss of a batch for each local step."""
 
     __slots__ = ("_batches", "_left", "_objective")
 
@@ -64,7 +64,7 @@ class MeteredObjective:
 
 
 def meter(cls: type[Algorithm], knows: Collection[str]) -> None:
-    """Makes the rules of a submitted class get no more than they may have. Raises ConfigError for one that polls."""
+    """Restricts init_server, receive and train of a submitted class. Raises ConfigError if the class polls."""
     if cls.polls:
         raise ConfigError("method", cls.__qualname__, "it polls, and the time of its local steps is not checked",
                           "a method whose contacts take the time of their steps")  # fmt: skip
@@ -73,12 +73,12 @@ def meter(cls: type[Algorithm], knows: Collection[str]) -> None:
 
     @functools.wraps(init_server)
     def metered_init(self: Any, x0: Vector, clients: Clients) -> State:
-        told = TOLD["rates"] in knows
+        told = KNOWLEDGE["rates"] in knows
         return init_server(self, x0, clients if told else replace(clients, rates=None))
 
     @functools.wraps(receive)
     def metered_receive(self: Any, server: State, i: int, update: Update, staleness: int) -> None:
-        told = TOLD["needs_timings"] in knows
+        told = KNOWLEDGE["needs_timings"] in knows
         receive(self, server, i, update if told else update._replace(compute=nan, exchange=nan, busy=nan), staleness)
 
     @functools.wraps(train)

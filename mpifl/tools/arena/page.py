@@ -1,4 +1,4 @@
-"""The page of the arena's results: everything on it is computed from the results table."""
+"""The page of the arena's results, which are computed from the results table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mpifl.tools.analysis.figures import profile_figure, ranks_figure
 from mpifl.tools.analysis.ranking import RankTest, performance_profile, rank_test
 from mpifl.tools.analysis.significance import Interval, mean_difference
 from mpifl.tools.arena import held_out, statistics
-from mpifl.tools.arena.claims import Test, judge, load_claims
+from mpifl.tools.arena.claims import ClaimTest, judge, load_claims
 from mpifl.tools.arena.interactive import write_interactive
 from mpifl.tools.arena.suite import TIERS, Method, Scenario, Suite
 from mpifl.tools.arena.table import Row
 
-Cells = tuple[list[list[str]], list[str]]  # rows and titles of a table
+Table = tuple[list[list[str]], list[str]]  # rows and titles of a table
 FACTORS = (1, 2, 4)  # columns of the table of all scenarios: multiples of the smallest time to the target
 STABLE_TAU = 0.8  # Kendall's tau below which no order of all methods is claimed
 LEAST_COST = 1e-9  # s: stands for a time of 0
@@ -110,7 +110,7 @@ def write_page(
     title, said = f"The arena: {suite.name}, {tier} tier", about(results)
     parts = [f"# {title}", f"{said}\n\nThe guide of the arena explains the columns.",
              f"[The same results as an interactive page, with filters and curves]({name}.html)",
-             f"## Scenarios\n\n{_table(*scenario_rows(scenarios))}"]  # fmt: skip
+             f"## Scenarios\n\n{_table(*scenarios_table(scenarios))}"]  # fmt: skip
     if missing:
         parts.insert(3, f"Not computed here: {', '.join(missing)}.")
     if len(names) > 2 and len(scenarios) > 1:
@@ -118,7 +118,7 @@ def write_page(
         for kind, figure in figures.items():
             figure.savefig(out / f"{name}-{kind}.png", dpi=150, metadata={"Software": None})
         parts += [
-            f"## All scenarios\n\n{_table(*overall(results))}",
+            f"## All scenarios\n\n{_table(*methods_table(results))}",
             f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
             f"## How stable is the ranking?\n\n{stability(results)}",
         ]
@@ -131,11 +131,11 @@ def write_page(
         if said_of_held_out:
             parts += ["## What was held out", said_of_held_out]
             parts += [_table(rows, [kind, *held_out.TITLES[kind]]) for kind, rows in kinds.items()]
-    parts.append(f"## Which method in which setting\n\n{USE}\n{_table(*use_when(results))}")
+    parts.append(f"## Which method in which setting\n\n{USE}\n{_table(*decision_table(results))}")
     tests = list(judge(rows, load_claims()))
     if any(test.scenario for test in tests):
-        parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claim_rows(tests))}")
-    tables = [scenario_cells(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
+        parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claims_table(tests))}")
+    tables = [scenario_results(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
     for k, (each, cells) in enumerate(zip(scenarios.values(), tables, strict=True)):
         tier_option = "" if each.tier == TIERS[0] else f"--tier {each.tier} "
         command = f"`mpifl arena {tier_option}--scenario {each.name}` computes the runs of the suite's methods again."
@@ -164,7 +164,7 @@ def about(results: Results) -> str:
     return f"{text}\n{count}, {len(rows):,} runs: {counts}.{said}"
 
 
-def scenario_rows(scenarios: Mapping[str, Scenario]) -> Cells:
+def scenarios_table(scenarios: Mapping[str, Scenario]) -> Table:
     """The table of the scenarios with its titles."""
     table = []
     for key, each in scenarios.items():
@@ -174,7 +174,7 @@ def scenario_rows(scenarios: Mapping[str, Scenario]) -> Cells:
     return table, ["scenario", "task", "partition", "delays", "clients", "horizon (s)", "target", "why"]
 
 
-def overall(results: Results) -> Cells:
+def methods_table(results: Results) -> Table:
     """The table of the methods over all scenarios with its titles."""
     names, loss, problems = results.names, results.loss, results.costs
     ranks, (ends, first) = statistics.mean_ranks(loss), statistics.bootstrap(loss)
@@ -228,17 +228,18 @@ def stability(results: Results) -> str:
     )
 
 
-def use_when(results: Results) -> Cells:
+def decision_table(results: Results) -> Table:
     """The decision table with its titles; a cell is empty where the data do not decide."""
     table = []
     for key, each in results.scenarios.items():
         clients = str(read.load(each.path).problem.clients)
         scores = [statistics.scores(results.rows, measure, [key], results.names)[0] for measure in USES]
-        table.append([each.delay, each.split, clients, each.task, *(_use(results.names, score) for score in scores)])
+        cells = [_decision(results.names, score) for score in scores]
+        table.append([each.delay, each.split, clients, each.task, *cells])
     return table, ["delays", "partition", "clients", "task", *USES.values()]
 
 
-def _use(names: Sequence[str], score: np.ndarray) -> str:
+def _decision(names: Sequence[str], score: np.ndarray) -> str:
     if np.isinf(score.mean(axis=1)).all():
         return ""
     best, others = statistics.against_best(score)
@@ -260,7 +261,7 @@ def margin(ahead: np.ndarray) -> str:
     return _interval(interval)
 
 
-def claim_rows(tests: Sequence[Test]) -> Cells:
+def claims_table(tests: Sequence[ClaimTest]) -> Table:
     """The table of claims with its titles."""
     table = []
     for claim, scenario, ahead, verdict in tests:
@@ -271,7 +272,7 @@ def claim_rows(tests: Sequence[Test]) -> Cells:
     return table, ["claim", "tested as", "scenario", "ahead by (95 %)", "verdict"]
 
 
-def count_verdicts(tests: Sequence[Test]) -> str:
+def count_verdicts(tests: Sequence[ClaimTest]) -> str:
     """How many claims are tested, and with which verdicts."""
     verdicts = [test.verdict for test in tests]
     claims, tested = ({id(test.claim) for test in tests if test.scenario or every} for every in (True, False))
@@ -281,7 +282,7 @@ def count_verdicts(tests: Sequence[Test]) -> str:
             f"decided in {verdicts.count('not decided')}.")  # fmt: skip
 
 
-def scenario_cells(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> Cells:
+def scenario_results(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> Table:
     """The table of a scenario with its titles."""
     best, others = statistics.against_best(loss)
     verdicts = {best: ("", "best" if np.isfinite(loss[best]).any() else "all methods failed")}

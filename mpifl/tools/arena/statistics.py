@@ -1,6 +1,6 @@
 """Statistics over the arena's results: ranks, how stable they are, and which methods are not distinguishable.
 
-A score is an array (scenarios, methods, seeds) of a measure of which small values are good; inf: failed, or never.
+A score is an array (scenarios, methods, seeds) of a measure; small values are good, inf: failed, or target not reached.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mpifl.tools.arena.table import Row
 
 SPLITS = 200  # random halves of the seeds
 RESAMPLES = 999  # samples of the bootstrap over scenarios and seeds
-ACCURACIES = ("accuracy", "worst")  # scored as minus percent, since large values are good
+ACCURACIES = ("accuracy", "worst")  # measures with good large values; the score is the negative, in percent
 
 
 def scores(rows: Sequence[Row], measure: str, scenarios: Sequence[str], methods: Sequence[str]) -> np.ndarray:
@@ -33,15 +33,15 @@ def scores(rows: Sequence[Row], measure: str, scenarios: Sequence[str], methods:
 
 
 def ahead(better: np.ndarray, worse: np.ndarray) -> np.ndarray:
-    """(seeds,) by how much the first is ahead in each pair; NaN where both failed, or never reached the target."""
+    """(seeds,) by how much the first method is ahead in each pair; NaN where both failed or missed the target."""
     with np.errstate(invalid="ignore"):
         return np.asarray(worse - better)
 
 
 def verdict(differences: np.ndarray) -> str:
-    """Whether the first is ahead: the whole 95 % interval of the mean has to say so, or that it is behind.
+    """Whether the first method is ahead: the whole 95 % interval of the mean has to be on one side of 0.
 
-    Where a difference is not finite there is no interval, and all pairs have to say so.
+    If a difference is not finite there is no interval, and all differences have to be on the same side.
     """
     interval = mean_difference([differences])
     ends = differences if np.isnan(interval.low) else np.array([interval.low, interval.high])
@@ -49,14 +49,14 @@ def verdict(differences: np.ndarray) -> str:
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
-    """(scenarios, methods, seeds) the rank of each method among all in a scenario with a seed; equal ones share it."""
+    """(scenarios, methods, seeds) the rank of each method in a scenario at a seed; equal scores share a rank."""
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(score, axis=1))
 
 
 def mean_ranks(score: np.ndarray) -> np.ndarray:
-    """(methods,) the mean over the scenarios and seeds."""
+    """(methods,) the mean of `ranks` over scenarios and seeds."""
     return np.asarray(ranks(score).mean(axis=(0, 2)))
 
 
@@ -79,16 +79,17 @@ def tau_of_halves(score: np.ndarray) -> float:
 
 
 def tau_without(score: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-    """Kendall's tau between the ranking and that without the scenarios of each group, such as a task."""
+    """Kendall's tau between the ranking by all scenarios and that without those of a group, by group."""
     whole, names = mean_ranks(score), np.array(groups)
     return {name: kendall(whole, mean_ranks(score[names != name])) for name in dict.fromkeys(groups)
             if (names != name).any()}  # fmt: skip
 
 
 def bootstrap(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % intervals of the mean ranks (2, methods), and how often each method is first (methods,).
+    """The 95 % percentile intervals of the mean ranks (2, methods), and how often each method is first (methods,).
 
-    Scenarios and seeds are resampled with replacement, with the same draws at each call.
+    Scenarios and seeds are resampled with replacement, with the same draws at each call. With few scenarios the
+    intervals are too narrow: six normal values give one that contains their mean in 86 % of cases.
     """
     generator, (scenarios, _, seeds) = np.random.default_rng(0), score.shape
     each, means = ranks(score), []
@@ -102,7 +103,7 @@ def bootstrap(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Versus(NamedTuple):
-    """A method against the best one of a scenario."""
+    """A method compared with the best method of a scenario."""
 
     method: int
     difference: Interval
@@ -116,10 +117,10 @@ class Versus(NamedTuple):
 
 
 def against_best(values: np.ndarray) -> tuple[int, list[Versus]]:
-    """The best method of one scenario, and all others against it in pairs of the same seed, in their order.
+    """The best method of one scenario, and the others from best to worst, compared with it in pairs of the same seed.
 
-    The best is the method with the fewest failures, among these with the smallest mean of what did not fail.
-    values: (methods, seeds); a seed at which a method failed is worse than any other.
+    The best method has the fewest failures, and among these the smallest mean of the runs that did not fail.
+    values: (methods, seeds); inf: failed.
     """
     fine = np.isfinite(values)
     means = np.where(fine, values, 0).sum(axis=1) / np.maximum(1, fine.sum(axis=1))

@@ -1,4 +1,4 @@
-"""Submissions to the arena: one file with a method's source, its runs and their hashes; and their verification."""
+"""Submissions to the arena, files with a method's source, its runs and their hashes, and their verification."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.sweep import sweep
 from mpifl.version import source as version
 
-KEYS = ("suite", "tier", "method", "source", "environment", "table")
-SHARE = 10  # one run in so many is recomputed
-ROUNDING = 1e-5  # relative tolerance of losses where the processor's kernels differ
-METER = """
+SUBMISSION_KEYS = ("suite", "tier", "method", "source", "environment", "table")
+RUNS_PER_CHECK = 10  # one of so many runs is recomputed
+ROUNDING = 1e-5  # relative tolerance of losses where the BLAS kernels differ
+RESTRICTION = """
 from mpifl.tools.arena.meter import meter
 meter({}, dict(globals().get("ARENA", {{}})).get("knows", []))
-"""  # follows the source of a submission when it is run
+"""  # is appended to the source of a submission when it is run
 
 
 def environment() -> dict[str, str]:
@@ -83,7 +83,7 @@ def write_submission(path: Path, suite: Suite, tier: str, name: str, rows: Seque
 
 @dataclass(frozen=True)
 class Submission:
-    """A submission, read and checked as far as that needs no code of it."""
+    """A submission that was read, and checked as far as this is possible without running its code."""
 
     path: Path
     suite: Suite
@@ -96,13 +96,13 @@ class Submission:
 
 def read_submission(path: Path) -> Submission:
     """Reads a submission and checks its source. Raises ConfigError."""
-    suite, text = load_suite(), read_content(path)
+    suite, text, expected = load_suite(), read_content(path), f"JSON with {', '.join(SUBMISSION_KEYS)}"
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise ConfigError("arena", path, f"not a submission: {error}", f"JSON with {', '.join(KEYS)}") from None
-    if not isinstance(content, dict) or set(content) != set(KEYS):
-        raise ConfigError("arena", path, "not a submission", f"JSON with {', '.join(KEYS)}")
+        raise ConfigError("arena", path, f"not a submission: {error}", expected) from None
+    if not isinstance(content, dict) or set(content) != set(SUBMISSION_KEYS):
+        raise ConfigError("arena", path, "not a submission", expected)
     if content["suite"] != suite.name:
         raise ConfigError("suite", content["suite"], "the submission is for another suite", suite.name)
     suite.tier(str(content["tier"]))
@@ -124,7 +124,7 @@ def verify_submission(
         trust: Whether the method's code may be run.
         whole: Recompute all runs.
         ranks: MPI ranks of each recomputed run; the bits must not depend on them.
-        processes: Runs at a time; None: one for each core.
+        processes: Runs computed at a time; None: one for each core.
 
     Raises:
         ConfigError: It is no submission, or not of this suite, or its source has what a method may not have.
@@ -143,7 +143,7 @@ def verify_submission(
             reported = [row.identity for row in found.rows if row.scenario == name and row.role == "reporting"]
             if any(reported):
                 run = next(run for run in study.runs if run.identity == reported[0])
-                check_worlds(found, study, run, processes)
+                check_independence(found, study, run, processes)
     return _verified(found, found.method, counts)
 
 
@@ -181,10 +181,10 @@ def verify_table(
 def _recompute_share(
     found: Submission, studies: Mapping[str, Study], whole: bool, processes: int | None
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Checks the rules and recomputes a share of the runs; how many, of how many, and within rounding alone."""
+    """Checks the rules and recomputes a share of the runs; counts these, all runs, and those within rounding only."""
     check_rules(found, studies)
     runs = [row for row in found.rows if row.identity]
-    drawn = runs if whole else random.SystemRandom().sample(runs, -(-len(runs) // SHARE))
+    drawn = runs if whole else random.SystemRandom().sample(runs, -(-len(runs) // RUNS_PER_CHECK))
     rounded = sum(recompute(found, study, [row for row in drawn if row.scenario == name], processes)
                   for name, study in studies.items())  # fmt: skip
     return len(drawn), len(runs), rounded
@@ -208,7 +208,7 @@ def _module(found: Submission) -> Iterator[Path]:
         raise ConfigError("method", found.method, "it does not name a module of its own", "module:Class")
     with tempfile.TemporaryDirectory(prefix="mpifl-arena-") as folder, chdir(folder):
         Path(f"{name}.py").write_text(
-            f"{found.source}\n{METER.format(found.method.partition(':')[2])}", encoding="utf-8"
+            f"{found.source}\n{RESTRICTION.format(found.method.partition(':')[2])}", encoding="utf-8"
         )
         before, path = sys.modules.pop(name, None), os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, path]))  # ranks that are started import it too
@@ -256,13 +256,13 @@ def check_rules(found: Submission, studies: Mapping[str, Study]) -> None:
 
 
 def selected(tuning: Sequence[Row]) -> str:
-    """The configuration with the smallest mean loss over the tuning seeds, as a study selects; "": none is finite."""
+    """The configuration with the smallest mean loss over the tuning seeds, as in a study; "": no mean is finite."""
     finite = {text: loss for text, loss in mean_losses(tuning).items() if np.isfinite(loss)}
     return min(finite, key=lambda text: finite[text], default="")
 
 
 def recompute(found: Submission, study: Study, drawn: Sequence[Row], processes: int | None) -> int:
-    """Computes runs of a scenario again and compares their rows; how many agree within rounding alone.
+    """Computes runs of a scenario again and compares their rows; returns how many agree only within rounding.
 
     Raises Contradiction.
     """
@@ -301,20 +301,20 @@ def _agree(one: Row, other: Row) -> bool:
     return bool(same and losses and np.allclose(numbers(one), numbers(other), rtol=0.01, atol=0.01, equal_nan=True))
 
 
-def check_worlds(found: Submission, study: Study, run: StudyRun, processes: int | None) -> None:
-    """Computes a run as it is, with one evaluation at its end, and to half of its horizon, and compares the updates.
+def check_independence(found: Submission, study: Study, run: StudyRun, processes: int | None) -> None:
+    """Checks that the updates of a run depend neither on its evaluations nor on its horizon. Raises Contradiction.
 
-    They differ if the method depends on evaluations, or on what the clock has not reached. Raises Contradiction.
+    Compares those of the run, of the run with one evaluation at its end, and of the run to half of its horizon.
     """
     end = run.job.stop.time
     assert end is not None
     jobs = {"": run.job, "evaluations": replace(run.job, evaluate=replace(run.job.evaluate, every=end)),
             "the horizon": replace(run.job, stop=replace(run.job.stop, time=end / 2))}  # fmt: skip
-    folder = f"{study.folder}/worlds"
-    runs = {what: StudyRun({"world": what}, run.seed, replace(job, output=f"{folder}/{k}.h5"), identify(job))
+    folder = f"{study.folder}/variants"
+    runs = {what: StudyRun({"variant": what}, run.seed, replace(job, output=f"{folder}/{k}.h5"), identify(job))
             for k, (what, job) in enumerate(jobs.items())}  # fmt: skip
-    worlds = Study(replace(study.options, output=folder, select=None), tuple(runs.values()))
-    index = sweep(worlds, processes)
+    variants = Study(replace(study.options, output=folder, select=None), tuple(runs.values()))
+    index = sweep(variants, processes)
     here = index.entries[run.identity]
     stated = {row.status for row in found.rows if row.identity == run.identity}
     if here.status == "failed" and "failed" not in stated:
@@ -334,6 +334,6 @@ def check_worlds(found: Submission, study: Study, run: StudyRun, processes: int 
 
 
 def _updates(run: Run, count: int) -> np.ndarray:
-    """(5, count) what the first updates are."""
+    """(5, count) columns of the first updates."""
     columns = ("time", "client", "version", "local_steps", "norm")
     return np.array([run.rows("updates", name, 0, count).astype(float) for name in columns])

@@ -1,4 +1,4 @@
-"""The suite of the arena: its scenarios, its methods with the spaces of their random search, and their studies."""
+"""The suite of the arena: its scenarios, its methods and their search spaces, and the study of each scenario."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ LOCAL_STEPS = "${algorithm.local_steps}"  # each local step of a contact takes t
 
 @dataclass(frozen=True)
 class Scenario(Config):
-    """A scenario of the suite, whose job is the file of its name."""
+    """A scenario of the suite. Its job is the file of the same name."""
 
     tier: Literal["quick", "standard"]
-    """the smallest tier that has it"""
+    """the smallest tier that includes it"""
     task: str
     """what is trained"""
     split: str
-    """how rows or optima differ between the clients"""
+    """how data rows, or the optima of quadratics, differ between the clients"""
     delay: str
-    """how long clients take, and when they are on"""
+    """how long clients take, and when they are available"""
     target: float
-    """training loss whose first time is measured"""
+    """training loss; the time at which it is first reached is measured"""
     name: str = field(default="", init=False)
 
     @property
@@ -62,10 +62,10 @@ class Method(Config):
     algorithm: Any
     """the section `algorithm` with the defaults of the method's paper"""
     space: Any = field(default_factory=dict)
-    """by key of that section: a list, {from, to} for a log-uniform law, {clients: SHARES} of their number, or
-    {exchange: MULTIPLES} of the time that the messages of a contact take"""
+    """for keys of that section: a list of values, {from, to} for a log-uniform range, {clients: SHARES} of the number
+    of clients, or {exchange: MULTIPLES} of the time of a contact's messages"""
     per_update: bool = False
-    """each update moves the model by a whole step: the step sizes are divided by the number of clients"""
+    """whether each update moves the model by a whole step; the step sizes are then divided by the number of clients"""
     knows: list[str] = field(default_factory=list)
     """what the method is told besides its messages and the number of clients"""
 
@@ -149,9 +149,9 @@ def own_method(name: str) -> Method:
 
 
 def configurations(suite: Suite, scenario: Scenario, name: str, method: Method) -> list[dict[str, Any]]:
-    """The sections `algorithm` that are tried in a scenario: the defaults first, then random draws.
+    """The sections `algorithm` that are tuned in a scenario: the defaults first, then random draws.
 
-    A draw depends on the scenario, the key and its range alone, so methods with the same range have the same draws.
+    A draw depends only on the scenario, the key and its range, so methods with the same range have the same draws.
     """
     job = read.load(scenario.path)
     delay = job.clock.delay
@@ -178,8 +178,7 @@ def _job(scenario: Scenario, section: Mapping[str, Any]) -> Job:
 
 
 def _draw(purpose: str, key: str, spec: Any, units: Mapping[str, float], suite: Suite) -> list[Any]:
-    """The values of a key in the configurations that are drawn: one in each of as many parts of its range, in random
-    order. Raises ConfigError."""
+    """The values of a key in the drawn configurations: a Latin hypercube sample of its range. Raises ConfigError."""
     generator, count = stream(0, purpose), suite.configurations - 1
     places = (generator.permutation(count) + generator.random(count)) / count
     if isinstance(spec, Mapping) and spec.keys() == {"from", "to"} and 0 < spec["from"] < spec["to"]:
@@ -193,8 +192,7 @@ def _draw(purpose: str, key: str, spec: Any, units: Mapping[str, float], suite: 
 
 
 def _resolved(value: Any, units: Mapping[str, float]) -> Any:
-    """The value with every {UNIT: MULTIPLES} replaced by those multiples of the unit: of the number of clients, at
-    least 1."""
+    """The value with every {UNIT: MULTIPLES} replaced by values; a number of clients is at least 1."""
     if isinstance(value, Mapping):
         if len(value) == 1 and (unit := next(iter(value))) in units:
             several = isinstance(value[unit], list)
@@ -206,10 +204,12 @@ def _resolved(value: Any, units: Mapping[str, float]) -> Any:
 
 
 def _keys(job: Job, steps: Any = None) -> dict[str, Any]:
-    """The keys of a scenario's job that depend on its method: that a contact takes the time of its local steps, if the
-    method has any and does not poll, and that cohorts are drawn among the clients that are on.
+    """The keys of a scenario's job that depend on its method.
 
-    steps: what stands for their number; None: the number.
+    A contact takes the time of its local steps, if the method has these and does not poll. Cohorts are drawn from the
+    clients that are available.
+
+    steps: The value of the key for the number of local steps; None: that number.
     """
     keys: dict[str, Any] = {}
     if "local_steps" in fields_of(type(job.algorithm)) and not job.algorithm.polls:
@@ -220,7 +220,7 @@ def _keys(job: Job, steps: Any = None) -> dict[str, Any]:
 
 
 def run_command(scenario: Scenario, configuration: str, seed: int) -> str:
-    """The command that computes a run of the results table by itself."""
+    """The command that computes one run of the results table."""
     section = json.loads(configuration)
     keys = "".join(f" {key}={value}" for key, value in _keys(_job(scenario, section)).items())
     algorithm = shlex.quote(f"algorithm={json.dumps(section)}")
@@ -230,9 +230,9 @@ def run_command(scenario: Scenario, configuration: str, seed: int) -> str:
 def scenario_study(
     suite: Suite, scenario: Scenario, methods: Mapping[str, Method], folder: Path, ranks: int = 1
 ) -> Study:  # fmt: skip
-    """The study of a scenario, whose file is written into the folder; its runs lie in a folder beside it.
+    """The study of a scenario. Writes its file into the folder; its runs lie in a folder beside the file.
 
-    `mpifl sweep` and `mpifl report` take the file too. Raises ConfigError.
+    `mpifl sweep` and `mpifl report` accept the file too. Raises ConfigError.
     """
     labels: dict[str, Any] = {}
     for name, method in methods.items():

@@ -23,9 +23,9 @@ from mpifl.tools.arena.suite import TIERS, Scenario, Suite, stored_table
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Study
 
-HASH = 16  # hexadecimal digits of a hash
-CURVE_POINTS = 50  # of a curve, after the first evaluation
-NEVER = math.inf  # the value of a target that is not reached
+HASH_DIGITS = 16  # hexadecimal digits of a hash
+CURVE_POINTS = 50  # evaluations in a curve, after the first
+NEVER = math.inf  # the time to a target that is not reached
 
 
 class Row(NamedTuple):
@@ -39,12 +39,13 @@ class Row(NamedTuple):
     role: str
     """tuning or reporting"""
     status: str
-    """completed; diverged, the last training loss is not finite; failed"""
+    """completed; diverged: the last training loss is not finite; failed"""
     time: float = NEVER
-    """s of the run's clock until the target is reached; inf: never"""
+    """s of the run's clock until the target is first reached; inf: never"""
     updates: float = NEVER
+    """updates consumed until then"""
     bytes: float = NEVER
-    """of messages and updates until then"""
+    """of these updates and the messages that they answer"""
     loss: float = NEVER
     """training loss at the end; inf where the run diverged or failed"""
     area: float = NEVER
@@ -60,11 +61,11 @@ class Row(NamedTuple):
     tables: str = ""
     """hash of the rows of its run file"""
     curve: str = ""
-    """training loss at evaluations that are evenly spaced; empty for tuning runs"""
+    """training loss at evenly spaced evaluations; empty for tuning runs"""
 
 
 def measured(suite: Suite, scenario: Scenario, study: Study, index: Index) -> Iterator[Row]:
-    """A row for each run of a scenario that the index has, and for each reporting run of a method without any."""
+    """A row for each run that has ended, and failed reporting runs of methods without a selected configuration."""
     reported = set()
     for run in study.runs:
         entry = index.entries.get(run.identity)
@@ -113,13 +114,13 @@ def _measured(start: tuple[str, str, str, int, str], identity: str, run: Run, ta
 
 def hashes(run: Run) -> tuple[str, str]:
     """The hashes of the final model and of all rows but events: the same on any number of ranks in virtual time."""
-    model = hashlib.sha256(_little_endian(run.model)).hexdigest()[:HASH]
+    model = hashlib.sha256(_little_endian(run.model)).hexdigest()[:HASH_DIGITS]
     rows = hashlib.sha256()
     for table in TABLES:
         if table != "events":
             for name in TABLES[table].columns:
                 rows.update(_little_endian(run.rows(table, name, 0, run.count(table))))
-    return model, rows.hexdigest()[:HASH]
+    return model, rows.hexdigest()[:HASH_DIGITS]
 
 
 def _little_endian(values: np.ndarray) -> bytes:
