@@ -376,19 +376,20 @@ def test_scenarios_of_a_larger_tier_may_be_computed_apart(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("line", "what"), [("stop.time", "the horizon"), ("evaluate.every", "evaluations")])
+@pytest.mark.parametrize(("option", "what"), [('["stop"].time', "the horizon"), ('["evaluate"].every', "evaluations")])
 def test_updates_that_depend_on_the_horizon_or_on_evaluations_are_found(
-    submission: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, what: str
+    submission: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, what: str
 ) -> None:
-    """A method that finds the job of its run among the objects of the process, if its source had not been refused."""
+    """A method that finds the job of its run, which refers to it, if its source had not been refused."""
     monkeypatch.setattr("mpifl.tools.arena.submission.check_source", lambda source: None)
     step = "self.peek() * (update.vectors[0] - server.x)"
     peek = f"""
     def peek(self):
         import gc
 
-        jobs = [each for each in gc.get_objects() if type(each).__name__ == "Job" and each.algorithm is self]
-        return min(1.0, 0.02 * jobs[0].{line})
+        found = [each if isinstance(each, dict) else vars(each) for each in gc.get_referrers(self)
+                 if type(each).__name__ == "Job" or (isinstance(each, dict) and "evaluate" in each)]
+        return min(1.0, 0.02 * found[0]{option})
 """
     text = MINE.replace("0.5 * (update.vectors[0] - server.x)", step) + peek
     (tmp_path / "peeks.py").write_text(text)
