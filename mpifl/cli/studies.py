@@ -154,14 +154,26 @@ def _reproduce(args: argparse.Namespace) -> None:
 
 def _arena(args: argparse.Namespace) -> None:
     from mpifl.tools.arena import command, submission
+    from mpifl.tools.arena.suite import load_suite
     from mpifl.tools.studies.sweep import print_progress
     from mpifl.transport.launcher import communicator
 
     if communicator():
         remedy = "on MPI ranks, run the studies in the folder --out with mpifl sweep, then this with --no-runs"
         raise ConfigError("arena", " ".join(args.arguments) or "''", "started by mpirun", "a start without it", remedy)
-    names = tuple(args.scenario.split(",")) if args.scenario else ()
-    if args.arguments[:1] == ["verify"]:
+    names = tuple(args.scenario.split(",")) if args.scenario is not None else ()
+    tier = args.tier or load_suite().tier_of(names)
+    verify = args.arguments[:1] == ["verify"]
+    others = {"--out": args.out, "--no-runs": args.no_runs}
+    if not verify:
+        others = {"--all": args.all, "--ranks": args.ranks, "--trust": args.trust}
+    elif args.arguments[-1].endswith(".json"):
+        others |= {"--scenario": args.scenario, "--method": args.method}
+    for option, given in others.items():
+        if given:
+            wrong = "the verification of this file does not take it" if verify else "only arena verify takes it"
+            raise ConfigError(option, given, wrong, remedy="leave it out")
+    if verify:
         path = one_path(
             "arena verify", args.arguments[1:], "a submission NAME.json, or a table NAME.csv or NAME.csv.gz"
         )
@@ -169,12 +181,12 @@ def _arena(args: argparse.Namespace) -> None:
         if path.suffix == ".json":
             print_result(submission.verify_submission(path, args.trust, *how))
         else:
-            print_result(submission.verify_table(path, args.tier, names, args.method, *how))
+            print_result(submission.verify_table(path, tier, names, args.method, *how))
     elif args.arguments:
         raise ConfigError("arena", args.arguments[0], "no such argument", "verify FILE, or options alone")
     else:
         out, runs = args.out or command.OUT, not args.no_runs
-        print_result(command.arena(args.tier, args.method, names, out, runs, args.processes, print_progress()))
+        print_result(command.arena(tier, args.method, names, out, runs, args.processes, print_progress()))
 
 
 PROCESSES = {
@@ -237,7 +249,7 @@ ARENA = Command(
     "[verify SUBMISSION.json|TABLE.csv]",
     "compare methods in fixed scenarios, with equal numbers of configurations; verify a submission or a results table",
     {
-        "--tier": value("NAME", "tier of scenarios: quick, the default, or standard", default="quick"),
+        "--tier": value("NAME", "quick or standard; default: the smallest that has the scenarios of --scenario"),
         "--method": value(
             "MODULE:CLASS",
             "tune, run and compare a method of your own with the stored results; verify: only this method of a table",

@@ -72,7 +72,8 @@ def _on_terminal(logger: logging.Logger) -> bool:
 def summary(updates: int, seconds: float, latest: Mapping[str, float], notes: Sequence[str] = ()) -> str:
     """A run in one line; seconds of the run's clock; latest: evaluated metrics; notes: clauses at the end."""
     rate = f" ({updates / seconds:,.0f} a second)" if seconds else ""
-    parts = [f"{format_count(updates, 'update')} in {seconds:.4g} s{rate}", *format_metrics(latest)]
+    time = f"{seconds:.4g}" if seconds < 9999.5 else f"{seconds:,.0f}"
+    parts = [f"{format_count(updates, 'update')} in {time} s{rate}", *format_metrics(latest)]
     return "; ".join([", ".join(parts), *notes])
 
 

@@ -155,6 +155,10 @@ def test_an_edited_table_is_refused(submission: Path, tmp_path: Path, cheat: str
 def test_another_suite_or_source_is_refused(submission: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="suite=arena-0: the submission is for another suite; expected arena-1"):
         verify_submission(changed(submission, tmp_path, suite="arena-0"), trust=True)
+    with pytest.raises(ConfigError, match=r"cheat\.json: not a submission; expected an object as environment"):
+        verify_submission(changed(submission, tmp_path, environment="here"), trust=True)
+    with pytest.raises(ConfigError, match=r"^method=arena_method:Other: cannot be imported"):
+        verify_submission(changed(submission, tmp_path, method="arena_method:Other"), trust=True)
     copy = changed(submission, tmp_path, source=MINE.replace("0.5 *", "0.6 *"))
     with pytest.raises(Contradiction, match="when computed here"):
         verify_submission(copy, trust=True, whole=True, processes=1)
@@ -202,6 +206,7 @@ SOURCES = {
     "a module that the interface uses": (source("from mpifl.algorithms import importlib"), "imports importlib"),
     "objects of the server, from the garbage collector": (source("import gc"), "imports gc"),
     "a file": (source("open('results/x.h5')"), "uses open"),
+    "a line that looks like a verification's": (source("print('all rules hold')"), "uses print"),
     "a file, through numpy": (source("import numpy as np; np.load('x')"), "uses load"),
     "a module by its text": (source("__import__('sys')"), "uses __import__"),
     "code as text": (source("eval('1')"), "uses eval"),
@@ -332,9 +337,36 @@ def test_a_source_that_would_be_refused_is_named_before_the_runs_and_after_them(
     monkeypatch.syspath_prepend(tmp_path)
     lines: list[str] = []
     said = arena(own="draws:Mine", processes=2, out=tmp_path / "out", progress=lambda line: lines.append(caplog.text))
-    refusal = "no submission is written, since it would be refused: source=line 6: "
+    refusal = "no submission is written of draws:Mine, since it would be refused: source=line 6: "
     assert lines and all(refusal in before for before in lines) and refusal in said
     assert (tmp_path / "out" / "arena-1-quick-draws-Mine.csv").exists() and not list(tmp_path.glob("out/*.json"))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.h5")}
+    assert refusal in arena(own="draws:Mine", only=["small"], out=tmp_path / "out")  # its runs are those of the tier
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.h5")} == before
+
+
+def test_runs_of_a_method_are_not_those_of_another_source(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comments, documentation and ARENA may change. A source that changes while it runs is noticed at the end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    write = (tmp_path / "edited.py").write_text
+    write(MINE)
+    said = arena(own="edited:Mine", processes=1)
+    page = Path("results/arena/arena-1-quick-edited-Mine.md").read_text()
+    assert "`mpifl arena --method edited:Mine --scenario small` computes this table again" in page
+    write(MINE.replace("LocalTraining):", 'LocalTraining):  # it\n    """A method"""\n').replace("[1, 2]", "[1, 2, 3]"))
+    assert said == arena(own="edited:Mine", processes=1)
+    write(MINE.replace("0.5 *", "0.75 *"))
+    changed = r"^--method=edited:Mine: its source has changed since the runs in results/arena/arena-1-edited-Mine, "
+    with pytest.raises(ConfigError, match=changed):
+        arena(own="edited:Mine", processes=1)
+    with pytest.raises(ConfigError, match=changed):
+        arena(own="edited:Mine", compute=False)
+    edits = [MINE]
+    with pytest.raises(ConfigError, match=changed.replace("results/arena", "other")):
+        arena(own="edited:Mine", processes=1, out=Path("other"), progress=lambda line: edits and write(edits.pop()))
 
 
 def test_a_tier_without_stored_results_needs_a_run_of_its_methods_first(small: Path, results: Path) -> None:
@@ -371,7 +403,7 @@ def test_scenarios_of_a_larger_tier_may_be_computed_apart(
     page = (tmp_path / "arena-1-standard.md").read_text()
     assert "3 methods, 1 scenario, 12 runs" in page and "Not computed here: small." in page
     command = re.findall(r"`mpifl (arena .*)` computes", page)
-    assert command == ["arena --tier standard --scenario large"]
+    assert command == ["arena --scenario large"]
     assert main([*command[0].split(), "--no-runs", "--out", str(tmp_path)]) == 0
 
 

@@ -132,7 +132,8 @@ def test_cohorts_are_drawn_among_clients_that_are_on_where_some_are_off(tmp_path
             assert run.job.clock.availability.cohort_from == (expected if drawn else "all")
 
 
-@pytest.mark.parametrize("spec", [{"from": 0, "to": 1}, {"from": 2, "to": 1}, [], 3, {"clients": 0.5}])
+@pytest.mark.parametrize("spec", [{"from": 0, "to": 1}, {"from": 2, "to": 1}, [], 3, {"clients": 0.5},
+                                  {"from": 0.1, "to": "1"}, {"clients": ["half"]}])  # fmt: skip
 def test_a_wrong_range_is_refused(spec: object) -> None:
     method = read_method("mine", {"algorithm": {"name": "fedbuff"}, "space": {"server_step": spec}})
     suite = load_suite()
@@ -142,8 +143,11 @@ def test_a_wrong_range_is_refused(spec: object) -> None:
 
 @pytest.mark.parametrize(
     ("text", "wrong"), [("3", "ARENA=3: not valid"), ('{"algorithm": 3}', "ARENA={'algorithm': 3}: not valid"),
-                        ('{"space": 3}', "methods.mistaken:Mine.space=3: not valid; expected a range for each option"),
-                        ('{"spce": {}}', "no such key; the nearest is space")],
+                        ('{"space": 3}', "ARENA.space=3: not valid; expected a range for each option"),
+                        ('{"spce": {}}', "ARENA.spce={}: no such key; the nearest is space"),
+                        ('{"space": {"local_steps": []}}', "ARENA.space.local_steps=[]: not a valid range; expected"),
+                        ('{"knows": ["all"]}', "ARENA.knows=all: nothing that a method can be told; expected one of"),
+                        ('{"space": {"step_size": [1]}}', "ARENA.space.step_size=[1]: the suite has the range of")],
 )  # fmt: skip
 def test_mistakes_in_arena_of_a_method(
     text: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
@@ -158,11 +162,26 @@ MISTAKES = {
     "--tier large": "--tier=large: no such tier; expected one of quick, standard",
     "--scenario moon": "--scenario=moon: no such scenario of this tier; expected one of quadratic-slow, ",
     "--method Mine": "--method=Mine: not of the form module:Class; expected a subclass",
+    "--method none:Mine": "--method=none:Mine: cannot be imported: No module named 'none'",
+    "--tier quick --scenario mnist-tail": "the quick tier does not have this scenario; give --tier standard",
+    "--scenario mnist-tail --no-runs": "--no-runs=results/arena: this folder has no runs of these scenarios",
+    "--ranks 2": "--ranks=2: only arena verify takes it; leave it out",
+    "verify s.json --scenario digits-off": "--scenario=digits-off: the verification of this file does not take it",
+    "--no-runs --out /dev/null": "--out=/dev/null/arena-1: cannot be written: Not a directory; expected a folder",
     "moon": "arena=moon: no such argument; expected verify FILE, or options alone",
     "verify": "arena verify='': no path; expected a submission NAME.json, or a table",
     f"verify {stored_table('quick')} --method Mine": "--method=Mine: not a method of the suite; expected one of",
     "--no-runs --scenario digits-off": "this folder has no runs of these scenarios; leave out --no-runs",
 }
+
+
+def test_a_method_without_a_step_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stepless.py").write_text(MINE.replace("LocalTraining", "Algorithm"))
+    wrong = "--method=stepless:Mine: this class has no option step_size, which the suite tunes in all methods; expected"
+    assert wrong in refused("arena", "--method", "stepless:Mine", "--scenario", "quadratic-slow")
 
 
 @pytest.mark.parametrize("line", MISTAKES)

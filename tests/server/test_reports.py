@@ -157,6 +157,11 @@ def test_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("seconds", "text"), [(11999.2, "11,999"), (9999.96, "10,000"), (9999.4, "9999")])
+def test_the_final_line_has_no_power_of_ten(seconds: float, text: str) -> None:
+    assert progress.summary(1, seconds, {}) == f"1 update in {text} s (0 a second)"
+
+
 @pytest.mark.parametrize("stop", [0.15, 1e3])
 def test_a_run_that_consumed_nothing_has_failed(tmp_path: Path, printed: Callable[..., Any], stop: float) -> None:
     """Whether its time is over or no client is left: the first refusal is on stderr and in the last line."""

@@ -372,7 +372,8 @@ def test_an_error_in_a_users_code_fails_its_run_alone(own: Write, line: str, err
 
 def _sweep(path: Path) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "mpifl", "sweep", str(path), "--processes", "2"]
-    return subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    with path.with_suffix(".err").open("wb") as errors:
+        return subprocess.Popen(words, stderr=errors, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def index_of(folder: Path) -> dict[str, dict[str, object]]:
@@ -424,6 +425,8 @@ def test_a_signal_ends_a_sweep_and_it_continues(write: Write) -> None:
     counts = Index(study).counts()
     assert counts["interrupted"] >= 1
     assert not counts["running"]
+    last = path.with_suffix(".err").read_text().splitlines()[-1]
+    assert last.startswith(f"mpifl: interrupted; {study.options.name}: 0 of {len(study.runs)} runs completed")
 
 
 def test_a_signal_ends_a_sweep_whose_launcher_takes_its_time(

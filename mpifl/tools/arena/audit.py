@@ -27,7 +27,7 @@ ALLOWED_NAMES = {  # names that may be imported from a module; None: all
 OWN_MODULES = ("mpifl.algorithms", "mpifl.config.types", "mpifl.objective")  # what they define may be imported
 FORBIDDEN_NAMES = {
     "open", "eval", "exec", "compile", "globals", "locals", "vars", "getattr", "setattr", "delattr", "input",
-    "breakpoint", "memoryview", "object", "type",
+    "print", "breakpoint", "memoryview", "object", "type",
 }  # fmt: skip
 IMMUTABLE_TYPES = {"bool", "float", "frozenset", "int", "str", "tuple"}  # types whose instances clients may share
 DEFAULT_NODES = (  # what the default value of a field may consist of
@@ -68,6 +68,17 @@ def check_source(source: str) -> None:
     for line, wrong in _problems(tree, outer, knows):
         expected = "a method that computes only from its arguments and its State"
         raise ConfigError("source", f"line {line}", wrong, expected)
+
+
+def rules_of(source: str) -> str:
+    """What a source computes: without comments, documentation, and ARENA, whose options are in the job of each run."""
+    tree = ast.parse(source)
+    tree.body = [node for node in tree.body if not _is_arena(node)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [each for each in node.body if not (isinstance(each, ast.Expr)
+                                                            and isinstance(each.value, ast.Constant))]  # fmt: skip
+    return ast.dump(tree)
 
 
 def _is_arena(node: ast.stmt) -> bool:

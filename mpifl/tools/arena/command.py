@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mpifl.config import read
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, as_unwritable
 from mpifl.execution import load_problem
 from mpifl.tools.arena.page import write_page
-from mpifl.tools.arena.submission import why_refused, write_submission
+from mpifl.tools.arena.submission import keep_source, why_refused, write_submission
 from mpifl.tools.arena.suite import Scenario, Suite, load_suite, own_method, scenario_study
 from mpifl.tools.arena.table import Row, measured, read_table, stored_rows, write_table
 from mpifl.tools.studies.index import Index
@@ -48,13 +48,15 @@ def arena(
     chosen = suite.chosen(tier, only)
     mine = {own: own_method(own)} if own else {}
     others = _suite_rows(suite, tier, chosen, out) if own else []
-    refused = why_refused(own) if own and not only else ""
+    refused = why_refused(own) if own else ""
     if refused:
         log.warning("%s", refused)
     rows: list[Row] = []
     named = only if len(only) <= MAX_NAMED else [f"{len(only)}-scenarios-{zlib.crc32(','.join(only).encode()):08x}"]
-    name = "-".join([suite.name, tier, *([re.sub(r"\W+", "-", own)] if own else []), *named])
-    folder = out / (name if own else suite.name)
+    label = [re.sub(r"\W+", "-", own)] if own else []
+    name, folder = "-".join([suite.name, tier, *label, *named]), out / "-".join([suite.name, *label])
+    if own:
+        keep_source(folder, own)
     studies = {key: scenario_study(suite, each, mine or suite.methods, folder) for key, each in chosen.items()}
     for each in chosen.values() if compute else ():
         load_problem(read.load(each.path))  # before the runs, for an error if its data are missing
@@ -63,15 +65,18 @@ def arena(
         index = sweep_selected(study, processes, progress) if compute else Index(without_rejected(study, Index(study)))
         lines.append(final_line(index))
         rows += measured(suite, chosen[key], study, index)
+    if own:
+        keep_source(folder, own)  # it may have been edited meanwhile
     if not rows:
         raise ConfigError("--no-runs", out, "this folder has no runs of these scenarios", remedy="leave out --no-runs")
     written = [out / f"{name}.csv"]
-    written[0].write_text(write_table(rows), encoding="utf-8")
-    if own:
-        if not only and not refused:
-            written.append(write_submission(out / f"{name}.json", suite, tier, own, rows))
-        rows += others
-    page = write_page(suite, tier, mine | suite.methods, rows, out, name)
+    with as_unwritable("--out", out):
+        written[0].write_text(write_table(rows), encoding="utf-8")
+        if own:
+            if not only and not refused:
+                written.append(write_submission(out / f"{name}.json", suite, tier, own, rows))
+            rows += others
+        page = write_page(suite, tier, mine | suite.methods, rows, out, name)
     written += [page, page.with_suffix(".html")]
     return "\n".join([*lines, *filter(None, [refused]), f"wrote {', '.join(map(str, written))}"])
 

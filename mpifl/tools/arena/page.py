@@ -19,7 +19,7 @@ from mpifl.tools.analysis.significance import Interval, mean_difference
 from mpifl.tools.arena import held_out, statistics
 from mpifl.tools.arena.claims import ClaimTest, judge, load_claims
 from mpifl.tools.arena.interactive import write_interactive
-from mpifl.tools.arena.suite import TIERS, Method, Scenario, Suite
+from mpifl.tools.arena.suite import Method, Scenario, Suite
 from mpifl.tools.arena.table import Row
 
 Table = tuple[list[list[str]], list[str]]  # rows and titles of a table
@@ -107,6 +107,7 @@ def write_page(
     results = collect(suite, tier, methods, rows)
     names, scenarios = results.names, results.scenarios
     missing = [key for key in suite.tier(tier) if key not in scenarios]
+    method = "".join(f" --method {key}" for key in names if key not in suite.methods)
     title, said = f"The arena: {suite.name}, {tier} tier", about(results)
     parts = [f"# {title}", f"{said}\n\nThe guide of the arena explains the columns.",
              f"[The same results as an interactive page, with filters and curves]({name}.html)",
@@ -137,8 +138,7 @@ def write_page(
         parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claims_table(tests))}")
     tables = [scenario_results(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
     for k, (each, cells) in enumerate(zip(scenarios.values(), tables, strict=True)):
-        tier_option = "" if each.tier == TIERS[0] else f"--tier {each.tier} "
-        command = f"`mpifl arena {tier_option}--scenario {each.name}` computes the runs of the suite's methods again."
+        command = f"`mpifl arena{method} --scenario {each.name}` computes this table again."
         never = "" if np.isfinite(results.time[k]).any() else "No run reaches the target."
         notes = " ".join(filter(None, [unchanged(each, names, rows), never, command]))
         parts.append(f"## {each.name}\n\n{each.why}\n\n{_table(*cells)}\n\n{notes}")
@@ -161,6 +161,9 @@ def about(results: Results) -> str:
                   for seed in suite.reporting_seeds)  # fmt: skip
     counts = ", ".join(f"{number:,} {status}" for status, number in ends.items())
     said = f" Reporting runs that are missing, and count as failed: {missing:,}." if missing else ""
+    own = [key for key in results.methods if key not in suite.methods]
+    if own:
+        text += f"The search space of {' and '.join(own)} is the dict ARENA of its module.\n"
     return f"{text}\n{count}, {len(rows):,} runs: {counts}.{said}"
 
 

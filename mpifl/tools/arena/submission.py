@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.errors import ConfigError, Contradiction
+from mpifl.errors import ConfigError, Contradiction, as_unwritable
 from mpifl.runfile.reader import Run, open_run
 from mpifl.safe_input import parse_json
 from mpifl.text import format_count
-from mpifl.tools.arena.audit import check_source
+from mpifl.tools.arena.audit import check_source, rules_of
 from mpifl.tools.arena.suite import Suite, load_suite, own_method, scenario_study
 from mpifl.tools.arena.table import (
     Row,
@@ -68,8 +68,22 @@ def why_refused(name: str) -> str:
     try:
         check_source(source_of(name))
     except ConfigError as error:
-        return f"no submission is written, since it would be refused: {error}"
+        return f"no submission is written of {name}, since it would be refused: {error}"
     return ""
+
+
+def keep_source(folder: Path, name: str) -> None:
+    """Keeps a copy of the source of a method "module:Class" beside its runs.
+
+    Raises ConfigError where the folder has runs of a source that computes something else, or cannot be written.
+    """
+    source, copy = source_of(name), folder / "source.py"
+    if copy.exists() and any(folder.glob("*/*.h5")) and rules_of(copy.read_text("utf-8")) != rules_of(source):
+        wrong = f"its source has changed since the runs in {folder}, whose source is in {copy.name} there"
+        raise ConfigError("--method", name, wrong, remedy="remove or rename this folder, or give another one as --out")
+    with as_unwritable("--out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        copy.write_text(source, encoding="utf-8")
 
 
 def write_submission(path: Path, suite: Suite, tier: str, name: str, rows: Sequence[Row]) -> Path:
@@ -108,10 +122,12 @@ def read_submission(path: Path) -> Submission:
     suite.tier(str(content["tier"]))
     if not all(isinstance(content[key], str) for key in ("method", "source", "table")):
         raise ConfigError("arena", path, "not a submission", "text as method, source and table")
+    if not isinstance(content["environment"], dict):
+        raise ConfigError("arena", path, "not a submission", "an object as environment")
     check_source(content["source"])
     rows = parse_table(path, content["table"])
     return Submission(path, suite, str(content["tier"]), content["method"], content["source"],
-                      dict(content["environment"]), rows)  # fmt: skip
+                      content["environment"], rows)  # fmt: skip
 
 
 def verify_submission(
@@ -135,7 +151,7 @@ def verify_submission(
         wrong = "verifying it runs the code in this file"
         raise ConfigError("arena", path, wrong, remedy="add --trust if you trust its author")
     with _module(found) as folder:
-        method = own_method(found.method)
+        method = own_method(found.method, "method")
         studies = {name: scenario_study(found.suite, each, {found.method: method}, folder, ranks)
                    for name, each in found.suite.tier(found.tier).items()}  # fmt: skip
         counts = _recompute_share(found, studies, whole, processes)

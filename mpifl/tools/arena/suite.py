@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +18,11 @@ from mpifl.config.packaged import JOBS
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader, fields_of
 from mpifl.config.types import Config, NonNegativeInt, PositiveInt
-from mpifl.errors import ConfigError, inside
+from mpifl.errors import ConfigError, as_unwritable, inside
 from mpifl.rng import stream
 from mpifl.scheduling.availability import Always
 from mpifl.scheduling.delays import Speed
+from mpifl.tools.arena.audit import KNOWLEDGE
 from mpifl.tools.studies.study import Study, load_study
 
 FOLDER = JOBS / "arena"
@@ -97,11 +99,20 @@ class Suite(Config):
             raise ConfigError("--tier", name, "no such tier", f"one of {', '.join(TIERS)}")
         return {key: each for key, each in self.scenarios.items() if TIERS.index(each.tier) <= TIERS.index(name)}
 
+    def tier_of(self, names: Sequence[str]) -> str:
+        """The smallest tier that has these scenarios, as far as they are known."""
+        known = [self.scenarios[name].tier for name in names if name in self.scenarios]
+        return max(known, key=TIERS.index, default=TIERS[0])
+
     def chosen(self, tier: str, only: Sequence[str]) -> dict[str, Scenario]:
         """Those scenarios of a tier that are named; all of it if none is. Raises ConfigError."""
         found = self.tier(tier)
-        if unknown := [name for name in only if name not in found]:
-            raise ConfigError("--scenario", unknown[0], "no such scenario of this tier", f"one of {', '.join(found)}")
+        for name in only:
+            if name in self.scenarios and name not in found:
+                wrong = f"the {tier} tier does not have this scenario"
+                raise ConfigError("--scenario", name, wrong, remedy=f"give --tier {self.scenarios[name].tier}")
+            if name not in found:
+                raise ConfigError("--scenario", name, "no such scenario of this tier", f"one of {', '.join(found)}")
         return {name: each for name, each in found.items() if not only or name in only}
 
 
@@ -125,27 +136,45 @@ def load_suite() -> Suite:
 
 def read_method(name: str, section: Any) -> Method:
     """A method of its section. Raises ConfigError."""
-    with inside(f"methods.{name}"):
+    with inside(_place(name)):
         method: Method = Reader(Method, section, {}).read()
         if not isinstance(method.space, Mapping):
             raise ConfigError("space", method.space, "not valid", "a range for each option")
         return method
 
 
-def own_method(name: str) -> Method:
+def _place(name: str) -> str:
+    """Where the section of a method is: in the dict of its module, or in methods.yaml."""
+    return "ARENA" if ":" in name else f"methods.{name}"
+
+
+def own_method(name: str, key: str = "--method") -> Method:
     """A user's method "module:Class"; its module may have a dict ARENA with `space`, `knows` and `algorithm`.
 
-    Raises ConfigError.
+    Raises ConfigError, of this key where the name or the class is wrong.
     """
     if ":" not in name:
         expected = "a subclass of mpifl.algorithms.Algorithm"
-        raise ConfigError("--method", name, "not of the form module:Class", expected)
-    FAMILIES["algorithm"].find(name)  # imports the module
+        raise ConfigError(key, name, "not of the form module:Class", expected)
+    try:
+        found = FAMILIES["algorithm"].find(name)
+    except ConfigError as error:
+        raise error.of(key, name) from error
+    if "step_size" not in fields_of(found):
+        wrong = "this class has no option step_size, which the suite tunes in all methods"
+        raise ConfigError(key, name, wrong, "a subclass of LocalTraining, or a field step_size")
     section = getattr(sys.modules[name.partition(":")[0]], "ARENA", {})
     options = section.get("algorithm", {}) if isinstance(section, Mapping) else None
     if not isinstance(options, Mapping):
         raise ConfigError("ARENA", section, "not valid", 'a dict such as {"space": {"local_steps": [1, 5]}}')
-    return read_method(name, {**section, "algorithm": {**options, "name": name}})
+    method = read_method(name, {**section, "algorithm": {**options, "name": name}})
+    told = KNOWLEDGE.values()
+    if unknown := [each for each in method.knows if each not in told]:
+        raise ConfigError("ARENA.knows", unknown[0], "nothing that a method can be told", f"one of {', '.join(told)}")
+    if "step_size" in method.space:
+        wrong = "the suite has the range of the step size, the same for all methods"
+        raise ConfigError("ARENA.space.step_size", method.space["step_size"], wrong, remedy="leave it out")
+    return method
 
 
 def configurations(suite: Suite, scenario: Scenario, name: str, method: Method) -> list[dict[str, Any]]:
@@ -159,7 +188,7 @@ def configurations(suite: Suite, scenario: Scenario, name: str, method: Method) 
     exchange = min(delay.exchange) if isinstance(delay.exchange, list) else delay.exchange
     units = {"clients": job.problem.clients, "exchange": exchange}
     space = {"step_size": suite.step_size, **method.space}
-    with inside(f"methods.{name}"):
+    with inside(_place(name)):
         drawn = {key: _draw(f"arena {scenario.name} {key}", key, spec, units, suite) for key, spec in space.items()}
         found = [_resolved(method.algorithm, units)]
         for k in range(suite.configurations - 1):
@@ -181,13 +210,14 @@ def _draw(purpose: str, key: str, spec: Any, units: Mapping[str, float], suite: 
     """The values of a key in the drawn configurations: a Latin hypercube sample of its range. Raises ConfigError."""
     generator, count = stream(0, purpose), suite.configurations - 1
     places = (generator.permutation(count) + generator.random(count)) / count
-    if isinstance(spec, Mapping) and spec.keys() == {"from", "to"} and 0 < spec["from"] < spec["to"]:
-        return [float(f"{value:.3g}") for value in spec["from"] * (spec["to"] / spec["from"]) ** places]
-    values = _resolved(spec, units)
+    values: Any = None
+    with suppress(TypeError):  # ends or shares that are no numbers
+        if isinstance(spec, Mapping) and spec.keys() == {"from", "to"} and 0 < spec["from"] < spec["to"]:
+            return [float(f"{value:.3g}") for value in spec["from"] * (spec["to"] / spec["from"]) ** places]
+        values = _resolved(spec, units)
     if not isinstance(values, list) or not values:
-        raise ConfigError(
-            f"space.{key}", spec, "not a valid range", "a list, {from: 0.01, to: 1}, or {clients: [0.1, 0.5]}"
-        )
+        expected = "a list that is not empty, {from: 0.01, to: 1}, {clients: [0.1, 0.5]} or {exchange: [0.5, 1]}"
+        raise ConfigError(f"space.{key}", spec, "not a valid range", expected)
     return [values[int(place * len(values))] for place in places.tolist()]
 
 
@@ -248,7 +278,8 @@ def scenario_study(
         "select": {"over": "algorithm", "by": "train_loss", "seeds": suite.tuning_seeds}, "retries": 0,
         "ranks": ranks,
     }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{scenario.name}.yaml"
-    path.write_text(yaml_io.dump(values), encoding="utf-8")
+    with as_unwritable("--out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml_io.dump(values), encoding="utf-8")
     return load_study(path)

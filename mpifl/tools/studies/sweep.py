@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mpifl.errors import ConfigError
 from mpifl.runfile.reader import HEARTBEAT_TIMEOUT
-from mpifl.signals import SignalRecorder
+from mpifl.signals import Interrupted, SignalRecorder
 from mpifl.text import format_duration
 from mpifl.tools.studies.compute import Finished, compute, end_group, find_launcher, serve_group
 from mpifl.tools.studies.halving import search, settle
@@ -80,6 +80,11 @@ def sweep(
                 index.stop(search(study, compute_all).stopped)
             else:
                 compute_all(part.of(study.runs) if part else study.runs)
+        except Interrupted:
+            if progress:
+                progress("")
+            log.warning("interrupted; %s", status_line(index, 0, None))
+            raise
         finally:
             index.stage = ""
             if progress:
