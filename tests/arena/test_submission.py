@@ -16,7 +16,8 @@ from mpifl.cli import main
 from mpifl.errors import ConfigError, Contradiction
 from mpifl.tools.arena.audit import check_source
 from mpifl.tools.arena.command import arena
-from mpifl.tools.arena.submission import verify_submission, verify_table
+from mpifl.tools.arena.submission import verify_submission, verify_table, why_refused
+from mpifl.tools.arena.suite import own_method
 from mpifl.tools.arena.table import Row, parse_table, read_table, write_table
 from tests.arena.conftest import MINE
 
@@ -300,6 +301,9 @@ def test_a_method_that_polls_is_refused(submission: Path, tmp_path: Path) -> Non
     text = MINE.replace("    trigger:", "    polls = True\n    trigger:")
     with pytest.raises(ConfigError, match="it polls, and the time of its local steps is not checked"):
         verify_submission(changed(submission, tmp_path, source=text), trust=True)
+    Path("polling.py").write_text(text)
+    own_method("polling:Mine")
+    assert "it polls" in why_refused("polling:Mine"), "said before its runs, too"
 
 
 def test_a_method_that_inherits_what_it_does_not_declare_is_refused(submission: Path, tmp_path: Path) -> None:

@@ -63,11 +63,16 @@ class MeteredObjective:
             raise ValueError("more gradients or losses of a batch than the contact takes time for: one a local step")
 
 
-def meter(cls: type[Algorithm], knows: Collection[str]) -> None:
-    """Restricts init_server, receive and train of a submitted class. Raises ConfigError if the class polls."""
+def refuse_polls(cls: type[Algorithm]) -> None:
+    """Raises ConfigError if the class polls: its contacts do not take the time of its local steps."""
     if cls.polls:
         raise ConfigError("method", cls.__qualname__, "it polls, and the time of its local steps is not checked",
                           "a method whose contacts take the time of their steps")  # fmt: skip
+
+
+def meter(cls: type[Algorithm], knows: Collection[str]) -> None:
+    """Restricts init_server, receive and train of a submitted class. Raises ConfigError if the class polls."""
+    refuse_polls(cls)
     init_server, receive, train = cls.init_server, cls.receive, cls.train
     timed = "local_steps" in fields_of(cls)
 

@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from mpifl.config.registry import FAMILIES
 from mpifl.errors import ConfigError, Contradiction, as_unwritable
 from mpifl.runfile.reader import Run, open_run
 from mpifl.safe_input import parse_json
 from mpifl.text import format_count
 from mpifl.tools.arena.audit import check_source, rules_of
+from mpifl.tools.arena.meter import refuse_polls
 from mpifl.tools.arena.suite import Suite, load_suite, own_method, scenario_study
 from mpifl.tools.arena.table import (
     Row,
@@ -67,6 +69,7 @@ def why_refused(name: str) -> str:
     """Why a method "module:Class" cannot be submitted; "" where it can."""
     try:
         check_source(source_of(name))
+        refuse_polls(FAMILIES["algorithm"].find(name))
     except ConfigError as error:
         return f"no submission is written of {name}, since it would be refused: {error}"
     return ""
