@@ -177,7 +177,7 @@ def _arena(args: argparse.Namespace) -> None:
         path = one_path(
             "arena verify", args.arguments[1:], "a submission NAME.json, or a table NAME.csv or NAME.csv.gz"
         )
-        how = args.all, args.ranks or 1, args.processes
+        how = args.all, args.ranks or 1, args.processes, print_progress()
         if path.suffix == ".json":
             print_result(submission.verify_submission(path, args.trust, *how))
         else:

@@ -70,7 +70,9 @@ def test_a_tier_from_end_to_end(results: Path) -> None:
 def test_a_submission_is_verified_beside_the_stored_results(submission: Path) -> None:
     page = submission.with_suffix(".md").read_text()
     assert all(name in page for name in ("arena_method:Mine", "FedAvg", "ASGD", "FedBuff"))
-    line = verify_submission(submission, trust=True, whole=True, processes=2)
+    shown: list[str] = []
+    line = verify_submission(submission, trust=True, whole=True, processes=2, progress=shown.append)
+    assert any(each.startswith("small: 4 of 4 runs completed") for each in shown)
     assert line.endswith("arena_method:Mine in arena-1, quick tier: all rules hold, 4 of 4 runs recomputed to the bit")
     with pytest.raises(ConfigError, match=r"verifying it runs the code in this file; add --trust"):
         verify_submission(submission)
@@ -332,6 +334,16 @@ def test_what_a_method_may_do() -> None:
     check_source(told.replace("return State(x", "return State(rates=clients.rates, x"))
     page = Path(__file__).parents[2] / "docs" / "guides" / "arena.md"
     check_source(page.read_text().split("```python\n")[1].split("```")[0])
+
+
+def test_the_last_lines_have_the_place_of_the_method_among_all(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method that never moves the model is the last at both seeds."""
+    (tmp_path / "idle.py").write_text(MINE.replace("0.5 *", "0.0 *"))
+    monkeypatch.syspath_prepend(tmp_path)
+    said = arena(own="idle:Mine", processes=2, out=tmp_path / "out").splitlines()
+    assert said[-2] == "idle:Mine: mean rank by loss 4.0, number 4 of 4 methods"
 
 
 def test_a_source_that_would_be_refused_is_named_before_the_runs_and_after_them(

@@ -12,7 +12,7 @@ from pathlib import Path
 from mpifl.config import read
 from mpifl.errors import ConfigError, as_unwritable
 from mpifl.execution import load_problem
-from mpifl.tools.arena.page import write_page
+from mpifl.tools.arena.page import collect, describe_place, write_page
 from mpifl.tools.arena.submission import keep_source, why_refused, write_submission
 from mpifl.tools.arena.suite import Scenario, Suite, load_suite, own_method, scenario_study
 from mpifl.tools.arena.table import Row, measured, read_table, stored_rows, write_table
@@ -78,6 +78,8 @@ def arena(
             rows += others
         page = write_page(suite, tier, mine | suite.methods, rows, out, name)
     written += [page, page.with_suffix(".html")]
+    if own:
+        lines.append(describe_place(collect(suite, tier, mine | suite.methods, rows), own))
     return "\n".join([*lines, *filter(None, [refused]), f"wrote {', '.join(map(str, written))}"])
 
 

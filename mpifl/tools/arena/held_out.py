@@ -18,13 +18,13 @@ TITLES = {
 TEXT = """\
 {names} were held out: they were not run while the tasks, horizons and targets of the standard tier were first chosen.
 When horizons, the targets of the quadratics and step sizes were changed later, results of the held-out methods were
-known, and those of the held-out scenarios were not. A cell has the measure of a scenario or method that was held out, and the
-range of the others in parentheses. For a scenario: Kendall's tau between its ranking and that of all other scenarios,
-and between its rankings by random halves of the seeds. For a method: the standard deviation of its rank by loss over
-the scenarios, and over the seeds of a scenario (mean over the scenarios). For both: the shares of the runs that failed,
-and that reach the target. {inside} of {count} measures are within the range of the others. If what was held out does
-not differ systematically from the others, at least {expected:.1f} are expected. So few scenarios and methods can show a
-large difference only."""
+known, and those of the held-out scenarios were not. A cell has the measure of a scenario or method that was held out,
+and the range of the others in parentheses. For a scenario: Kendall's tau between its ranking and that of all other
+scenarios, and between its rankings by random halves of the seeds. For a method: the standard deviation of its rank by
+loss over the scenarios, and over the seeds of a scenario (mean over the scenarios). For both: the shares of the runs
+that failed, and that reach the target. {inside} of {count} measures are within the range of the others. If what was
+held out does not differ systematically from the others, at least {expected:.1f} are expected. So few scenarios and
+methods can show a large difference only."""
 
 
 def measures(loss: np.ndarray, time: np.ndarray) -> dict[str, np.ndarray]:

@@ -204,6 +204,14 @@ def methods_table(results: Results) -> Table:
     return table, titles
 
 
+def describe_place(results: Results, method: str) -> str:
+    """Where a method is among all methods by its mean rank, in a clause."""
+    ranks = statistics.mean_ranks(results.loss)
+    rank = ranks[results.names.index(method)]
+    place = 1 + int((ranks < rank).sum())
+    return f"{method}: mean rank by loss {rank:.1f}, number {place} of {format_count(len(ranks), 'method')}"
+
+
 def taus(results: Results) -> tuple[float, dict[str, float]]:
     """Kendall's tau between rankings by halves of the seeds, and by all scenarios and those without each task."""
     tasks = [each.task for each in results.scenarios.values()]

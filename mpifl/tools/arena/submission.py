@@ -8,9 +8,10 @@ import platform
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from mpifl.tools.arena.table import (
     read_table,
     write_table,
 )
+from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.sweep import sweep
 from mpifl.version import source as version
@@ -134,7 +136,8 @@ def read_submission(path: Path) -> Submission:
 
 
 def verify_submission(
-    path: Path, trust: bool = False, whole: bool = False, ranks: int = 1, processes: int | None = None
+    path: Path, trust: bool = False, whole: bool = False, ranks: int = 1, processes: int | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> str:  # fmt: skip
     """Checks a submission, recomputes a random tenth of its runs, and says what was checked, in one line.
 
@@ -144,6 +147,7 @@ def verify_submission(
         whole: Recompute all runs.
         ranks: MPI ranks of each recomputed run; the bits must not depend on them.
         processes: Runs computed at a time; None: one for each core.
+        progress: Called with a line on the state of a scenario whenever a run ends.
 
     Raises:
         ConfigError: It is no submission, or not of this suite, or its source has what a method may not have.
@@ -153,22 +157,23 @@ def verify_submission(
     if not trust:
         wrong = "verifying it runs the code in this file"
         raise ConfigError("arena", path, wrong, remedy="add --trust if you trust its author")
+    compute = partial(sweep, processes=processes, progress=progress)
     with _module(found) as folder:
         method = own_method(found.method, "method")
         studies = {name: scenario_study(found.suite, each, {found.method: method}, folder, ranks)
                    for name, each in found.suite.tier(found.tier).items()}  # fmt: skip
-        counts = _recompute_share(found, studies, whole, processes)
+        counts = _recompute_share(found, studies, whole, compute)
         for name, study in studies.items():
             reported = [row.identity for row in found.rows if row.scenario == name and row.role == "reporting"]
             if any(reported):
                 run = next(run for run in study.runs if run.identity == reported[0])
-                check_independence(found, study, run, processes)
+                check_independence(found, study, run, compute)
     return _verified(found, found.method, counts)
 
 
 def verify_table(
     path: Path, tier: str, only: Sequence[str] = (), method: str | None = None, whole: bool = False, ranks: int = 1,
-    processes: int | None = None,
+    processes: int | None = None, progress: Callable[[str], None] | None = None,
 ) -> str:  # fmt: skip
     """Checks a results table of the suite's methods as a submission, and says what was checked, in one line.
 
@@ -177,7 +182,7 @@ def verify_table(
         tier: The scenarios that it has to have.
         only: Names of scenarios that are checked; empty: all of the tier.
         method: The only method that is checked; None: all of the suite.
-        whole, ranks, processes: As of `verify_submission`.
+        whole, ranks, processes, progress: As of `verify_submission`.
 
     Raises:
         ConfigError: It is no table, or an unknown tier, scenario or method.
@@ -187,24 +192,25 @@ def verify_table(
     if method and method not in suite.methods:
         raise ConfigError("--method", method, "not a method of the suite", f"one of {', '.join(suite.methods)}")
     scenarios, counts = suite.chosen(tier, only), [0, 0, 0]
+    compute = partial(sweep, processes=processes, progress=progress)
     for name in [method] if method else suite.methods:
         own = [row for row in rows if row.method == name and row.scenario in scenarios]
         found = Submission(path, suite, tier, name, "", {"kernels": "unknown kernels"}, own)
         with tempfile.TemporaryDirectory(prefix="mpifl-arena-") as folder:
             studies = {key: scenario_study(suite, each, {name: suite.methods[name]}, Path(folder), ranks)
                        for key, each in scenarios.items()}  # fmt: skip
-            counts = [a + b for a, b in zip(counts, _recompute_share(found, studies, whole, processes), strict=True)]
+            counts = [a + b for a, b in zip(counts, _recompute_share(found, studies, whole, compute), strict=True)]
     return _verified(found, method or format_count(len(suite.methods), "method"), counts)
 
 
 def _recompute_share(
-    found: Submission, studies: Mapping[str, Study], whole: bool, processes: int | None
+    found: Submission, studies: Mapping[str, Study], whole: bool, compute: Callable[..., Index]
 ) -> tuple[int, int, int]:  # fmt: skip
     """Checks the rules and recomputes a share of the runs; counts these, all runs, and those within rounding only."""
     check_rules(found, studies)
     runs = [row for row in found.rows if row.identity]
     drawn = runs if whole else random.SystemRandom().sample(runs, -(-len(runs) // RUNS_PER_CHECK))
-    rounded = sum(recompute(found, study, [row for row in drawn if row.scenario == name], processes)
+    rounded = sum(recompute(found, study, [row for row in drawn if row.scenario == name], compute)
                   for name, study in studies.items())  # fmt: skip
     return len(drawn), len(runs), rounded
 
@@ -280,13 +286,13 @@ def selected(tuning: Sequence[Row]) -> str:
     return min(finite, key=lambda text: finite[text], default="")
 
 
-def recompute(found: Submission, study: Study, drawn: Sequence[Row], processes: int | None) -> int:
+def recompute(found: Submission, study: Study, drawn: Sequence[Row], compute: Callable[..., Index]) -> int:
     """Computes runs of a scenario again and compares their rows; returns how many agree only within rounding.
 
-    Raises Contradiction.
+    compute: `sweep`, with its options. Raises Contradiction.
     """
     stated = {row.identity: row for row in drawn}
-    index = sweep(study, processes, only=lambda run: run.identity in stated)
+    index = compute(study, only=lambda run: run.identity in stated)
     kernels, here_kernels = found.environment.get("kernels"), environment()["kernels"]
     rounded, differing = 0, []
     for here in measured(found.suite, found.suite.scenarios[study.options.name], study, index):
@@ -320,7 +326,7 @@ def _agree(one: Row, other: Row) -> bool:
     return bool(same and losses and np.allclose(numbers(one), numbers(other), rtol=0.01, atol=0.01, equal_nan=True))
 
 
-def check_independence(found: Submission, study: Study, run: StudyRun, processes: int | None) -> None:
+def check_independence(found: Submission, study: Study, run: StudyRun, compute: Callable[..., Index]) -> None:
     """Checks that the updates of a run depend neither on its evaluations nor on its horizon. Raises Contradiction.
 
     Compares those of the run, of the run with one evaluation at its end, and of the run to half of its horizon.
@@ -333,7 +339,7 @@ def check_independence(found: Submission, study: Study, run: StudyRun, processes
     runs = {what: StudyRun({"variant": what}, run.seed, replace(job, output=f"{folder}/{k}.h5"), identify(job))
             for k, (what, job) in enumerate(jobs.items())}  # fmt: skip
     variants = Study(replace(study.options, output=folder, select=None), tuple(runs.values()))
-    index = sweep(variants, processes)
+    index = compute(variants)
     here = index.entries[run.identity]
     stated = {row.status for row in found.rows if row.identity == run.identity}
     if here.status == "failed" and "failed" not in stated:
