@@ -426,7 +426,8 @@ def test_a_signal_ends_a_sweep_and_it_continues(write: Write) -> None:
     assert counts["interrupted"] >= 1
     assert not counts["running"]
     last = path.with_suffix(".err").read_text().splitlines()[-1]
-    assert last.startswith(f"mpifl: interrupted; {study.options.name}: 0 of {len(study.runs)} runs completed")
+    done = f"{counts.get('completed', 0)} of {len(study.runs)} runs completed"
+    assert last.startswith(f"mpifl: interrupted; {study.options.name}: {done}")
 
 
 def test_a_signal_ends_a_sweep_whose_launcher_takes_its_time(
