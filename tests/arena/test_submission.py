@@ -385,7 +385,7 @@ def test_runs_of_a_method_are_not_those_of_another_source(
     page = Path("results/arena/arena-1-quick-edited-Mine.md").read_text()
     assert "`mpifl arena --method edited:Mine --scenario small` computes this table again" in page
     write(MINE.replace("LocalTraining):", 'LocalTraining):  # it\n    """A method"""\n').replace("[1, 2]", "[1, 2, 3]"))
-    assert said == arena(own="edited:Mine", processes=1)
+    assert said.splitlines()[-1] == arena(own="edited:Mine", processes=1).splitlines()[-1]  # it is not refused
     write(MINE.replace("0.5 *", "0.75 *"))
     changed = r"^--method=edited:Mine: its source has changed since the runs in results/arena/arena-1-edited-Mine, "
     with pytest.raises(ConfigError, match=changed):
