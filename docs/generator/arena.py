@@ -32,11 +32,11 @@ def main(docs: Path = DOCS) -> None:
     suite = load_suite()
     for tier in TIERS:
         if stored_table(tier).exists():
-            rows = stored_rows(tier, suite.scenarios)
-            path = page.write_page(suite, tier, suite.methods, rows, docs / "results", f"{suite.name}-{tier}")
+            results = page.collect(suite, tier, suite.methods, stored_rows(tier, suite.scenarios))
+            path = page.write_page(results, docs / "results", f"{suite.name}-{tier}")
             path.rename(docs / "results" / ("arena.md" if tier == TIER else f"arena-{tier}.md"))
-    commands = paper_commands(page.collect(suite, TIER, suite.methods, stored_rows(TIER, suite.scenarios)))
-    (docs / "paper" / "numbers.tex").write_text(commands, encoding="utf-8")
+            if tier == TIER:
+                (docs / "paper" / "numbers.tex").write_text(paper_commands(results), encoding="utf-8")
 
 
 def store(tables: Sequence[str]) -> None:

@@ -154,7 +154,6 @@ def _reproduce(args: argparse.Namespace) -> None:
 
 def _arena(args: argparse.Namespace) -> None:
     from mpifl.tools.arena import command, submission
-    from mpifl.tools.arena.suite import load_suite
     from mpifl.tools.studies.sweep import print_progress
     from mpifl.transport.launcher import communicator
 
@@ -162,7 +161,6 @@ def _arena(args: argparse.Namespace) -> None:
         remedy = "on MPI ranks, run the studies in the folder --out with mpifl sweep, then this with --no-runs"
         raise ConfigError("arena", " ".join(args.arguments) or "''", "started by mpirun", "a start without it", remedy)
     names = tuple(args.scenario.split(",")) if args.scenario is not None else ()
-    tier = args.tier or load_suite().tier_of(names)
     verify = args.arguments[:1] == ["verify"]
     others = {"--out": args.out, "--no-runs": args.no_runs}
     if not verify:
@@ -181,12 +179,12 @@ def _arena(args: argparse.Namespace) -> None:
         if path.suffix == ".json":
             print_result(submission.verify_submission(path, args.trust, *how))
         else:
-            print_result(submission.verify_table(path, tier, names, args.method, *how))
+            print_result(submission.verify_table(path, args.tier, names, args.method, *how))
     elif args.arguments:
         raise ConfigError("arena", args.arguments[0], "no such argument", "verify FILE, or options alone")
     else:
         out, runs = args.out or command.OUT, not args.no_runs
-        print_result(command.arena(tier, args.method, names, out, runs, args.processes, print_progress()))
+        print_result(command.arena(args.tier, args.method, names, out, runs, args.processes, print_progress()))
 
 
 PROCESSES = {

@@ -27,13 +27,13 @@ MAX_NAMED = 3  # scenarios in the name of a file, which may have 255 bytes
 
 
 def arena(
-    tier: str = "quick", own: str | None = None, only: Sequence[str] = (), out: Path = OUT, compute: bool = True,
+    tier: str | None = None, own: str | None = None, only: Sequence[str] = (), out: Path = OUT, compute: bool = True,
     processes: int | None = None, progress: Callable[[str], None] | None = None,
 ) -> str:  # fmt: skip
     """Tunes and runs the methods in the scenarios of a tier; writes the table and the page; returns what is printed.
 
     Args:
-        tier: quick or standard.
+        tier: quick or standard; None: the smallest tier that has the scenarios of `only`.
         own: A method "module:Class". Only this is run; the suite's methods have their stored results.
         only: Names of scenarios; empty: all scenarios of the tier.
         out: The folder of the run files, the table and the page.
@@ -45,6 +45,7 @@ def arena(
         ConfigError: An unknown tier, scenario or method, or missing data.
     """
     suite = load_suite()
+    tier = tier or suite.tier_of(only)
     chosen = suite.chosen(tier, only)
     mine = {own: own_method(own)} if own else {}
     others = _suite_rows(suite, tier, chosen, out) if own else []
@@ -76,10 +77,11 @@ def arena(
             if not only and not refused:
                 written.append(write_submission(out / f"{name}.json", suite, tier, own, rows))
             rows += others
-        page = write_page(suite, tier, mine | suite.methods, rows, out, name)
+        results = collect(suite, tier, mine | suite.methods, rows)
+        page = write_page(results, out, name)
     written += [page, page.with_suffix(".html")]
     if own:
-        lines.append(describe_place(collect(suite, tier, mine | suite.methods, rows), own))
+        lines.append(describe_place(results, own))
     return "\n".join([*lines, *filter(None, [refused]), f"wrote {', '.join(map(str, written))}"])
 
 

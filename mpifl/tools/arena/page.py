@@ -64,6 +64,7 @@ class Results(NamedTuple):
     """The results of a tier."""
 
     suite: Suite
+    tier: str
     methods: dict[str, Method]
     scenarios: dict[str, Scenario]
     """those of the tier that have reporting runs"""
@@ -77,6 +78,11 @@ class Results(NamedTuple):
     def names(self) -> list[str]:
         """The names of the methods."""
         return list(self.methods)
+
+    @property
+    def own(self) -> list[str]:
+        """The names of a user's methods."""
+        return [name for name in self.methods if name not in self.suite.methods]
 
     @property
     def costs(self) -> pd.DataFrame:
@@ -97,17 +103,15 @@ def collect(suite: Suite, tier: str, methods: Mapping[str, Method], rows: Sequen
     scenarios = {key: each for key, each in suite.tier(tier).items() if key in have}
     found = {key: each for key, each in methods.items() if any(row.method == key for row in rows)}
     loss, time = (statistics.scores(rows, measure, list(scenarios), list(found)) for measure in ("loss", "time"))
-    return Results(suite, found, scenarios, rows, loss, time)
+    return Results(suite, tier, found, scenarios, rows, loss, time)
 
 
-def write_page(
-    suite: Suite, tier: str, methods: Mapping[str, Method], rows: Sequence[Row], out: Path, name: str
-) -> Path:  # fmt: skip
+def write_page(results: Results, out: Path, name: str) -> Path:
     """Writes the page, its figures and the interactive page into the folder; returns the page's path."""
-    results = collect(suite, tier, methods, rows)
+    suite, tier, rows = results.suite, results.tier, results.rows
     names, scenarios = results.names, results.scenarios
     missing = [key for key in suite.tier(tier) if key not in scenarios]
-    method = "".join(f" --method {key}" for key in names if key not in suite.methods)
+    method = "".join(f" --method {key}" for key in results.own)
     title, said = f"The arena: {suite.name}, {tier} tier", about(results)
     parts = [f"# {title}", f"{said}\n\nThe guide of the arena explains the columns.",
              f"[The same results as an interactive page, with filters and curves]({name}.html)",
@@ -161,9 +165,8 @@ def about(results: Results) -> str:
                   for seed in suite.reporting_seeds)  # fmt: skip
     counts = ", ".join(f"{number:,} {status}" for status, number in ends.items())
     said = f" Reporting runs that are missing, and count as failed: {missing:,}." if missing else ""
-    own = [key for key in results.methods if key not in suite.methods]
-    if own:
-        text += f"The search space of {' and '.join(own)} is the dict ARENA of its module.\n"
+    if results.own:
+        text += f"The search space of {' and '.join(results.own)} is the dict ARENA of its module.\n"
     return f"{text}\n{count}, {len(rows):,} runs: {counts}.{said}"
 
 

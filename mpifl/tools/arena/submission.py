@@ -177,14 +177,14 @@ def verify_submission(
 
 
 def verify_table(
-    path: Path, tier: str, only: Sequence[str] = (), method: str | None = None, whole: bool = False, ranks: int = 1,
-    processes: int | None = None, progress: Callable[[str], None] | None = None,
+    path: Path, tier: str | None = None, only: Sequence[str] = (), method: str | None = None, whole: bool = False,
+    ranks: int = 1, processes: int | None = None, progress: Callable[[str], None] | None = None,
 ) -> str:  # fmt: skip
     """Checks a results table of the suite's methods as a submission, and says what was checked, in one line.
 
     Args:
         path: The table.
-        tier: The scenarios that it has to have.
+        tier: The scenarios that it has to have; None: the smallest tier that has those of `only`.
         only: Names of scenarios that are checked; empty: all of the tier.
         method: The only method that is checked; None: all of the suite.
         whole, ranks, processes, progress: As of `verify_submission`.
@@ -196,6 +196,7 @@ def verify_table(
     suite, rows = load_suite(), read_table(path)
     if method and method not in suite.methods:
         raise ConfigError("--method", method, "not a method of the suite", f"one of {', '.join(suite.methods)}")
+    tier = tier or suite.tier_of(only)
     scenarios, recomputed = suite.chosen(tier, only), Recomputed()
     compute = partial(sweep, processes=processes, progress=progress)
     for name in [method] if method else suite.methods:
@@ -246,10 +247,9 @@ def _verified(found: Submission, what: str, recomputed: Recomputed) -> str:
         if kernels != here:
             text += f"; {by}, which can be the reason: verify with the same kernels (OPENBLAS_CORETYPE)"
         raise Contradiction(text)
-    text = f"{count}, {recomputed.rounded} of them within rounding ({ROUNDING:g}): {by}"
-    if not recomputed.rounded:
-        text = f"{count} to the bit"
-    return f"{found.path}: {what} in {found.suite.name}, {found.tier} tier: all rules hold, {text}"
+    rounded = recomputed.rounded
+    how = f", {rounded} of them within rounding ({ROUNDING:g}): {by}" if rounded else " to the bit"
+    return f"{found.path}: {what} in {found.suite.name}, {found.tier} tier: all rules hold, {count}{how}"
 
 
 @contextmanager

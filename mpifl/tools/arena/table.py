@@ -14,7 +14,7 @@ from typing import NamedTuple, get_type_hints
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, error_text
 from mpifl.runfile.reader import Run, open_run
 from mpifl.runfile.tables import TABLES
 from mpifl.safe_input import SMALL_BYTES, read_text_file
@@ -166,8 +166,8 @@ def read_content(path: Path) -> bytes:
         if len(content) > SMALL_BYTES:
             raise ValueError(f"it has more than {SMALL_BYTES} bytes")
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError("arena", path, f"cannot be read: {reason}", "a file that mpifl arena wrote") from None
+        wrong, expected = f"cannot be read: {error_text(error)}", "a file that mpifl arena wrote"
+        raise ConfigError("arena", path, wrong, expected) from None
     return content
 
 
