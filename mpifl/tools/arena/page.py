@@ -197,8 +197,8 @@ def methods_table(results: Results) -> Table:
             names[k], f"{ranks[k]:.1f} ({ends[0, k]:.1f} to {ends[1, k]:.1f})", f"{100 * first[k]:.0f}",
             *(f"{100 * profile[names[k]][factor]:.0f}" for factor in FACTORS),
             f"{100 * np.isfinite(problems[names[k]]).mean():.0f}", f"{100 * np.isinf(loss[:, k]).mean():.0f}",
-            f"{100 * np.mean([row.status != 'completed' for row in own if row.role == 'tuning']):.0f}",
-            f"{100 * np.mean(list(configurations.values())):.0f}", ", ".join(results.methods[names[k]].knows) or "-",
+            _percent([row.status != "completed" for row in own if row.role == "tuning"]),
+            _percent(list(configurations.values())), ", ".join(results.methods[names[k]].knows) or "-",
         ])  # fmt: skip
     titles = ["method", "mean rank by loss (95 %)", "first in bootstrap (%)",
               *(f"target within {f}x (%)" for f in FACTORS), "target reached (%)", "failed (%)", "failed in tuning (%)",
@@ -338,6 +338,10 @@ def _configuration(text: str) -> str:
 
 def _mean(values: Sequence[float]) -> str:
     return _digits(float(np.mean(values))) if values and not np.isnan(values).any() else "-"
+
+
+def _percent(values: Sequence[bool]) -> str:
+    return f"{100 * np.mean(values):.0f}" if values else "-"
 
 
 def _median(values: Sequence[float]) -> str:
