@@ -63,6 +63,8 @@ algorithm=fedyog -> algorithm.name=fedyog ... did you mean fedyogi?
 {name: fedpd, gamma: 1, solver: torch} -> solver=torch ... closed form of Oracle II
 {name: area, step_schedule: {name: strongly-convex, mu: 1, L: 2}}
     -> step_weights=samples: step_schedule=strongly-convex loses its rate, which is for clients with equal steps; expected one
+{name: area, step_schedule: {name: convex, B: 1, radius: 1, events: 9}}
+    -> step_weights=samples: step_schedule=convex loses its rate, which is for clients with equal steps; expected one
 {name: area, step_weights: one, step_schedule: {name: convex, B: 1, radius: 1, events: 9}, solver: torch}
     -> solver=torch: the theorem
 {name: mime, solver: torch} -> solver=torch ... solver is always sgd in mime
