@@ -21,6 +21,7 @@ from mpifl.tools.arena.page import (
     collect,
     count_verdicts,
     decision_table,
+    home_methods,
     margin,
     methods_table,
     order_claim,
@@ -218,6 +219,18 @@ def test_a_cell_of_the_decision_table_is_empty_where_the_data_do_not_decide() ->
     assert condition == ["off by label", "one class a client", "20", "digits, logistic"] and len(titles) == 7
     assert (loss, time) == ("M over N: +1 (+1 to +1)", "")
     assert worst == "N over M: ahead in 10 of 10 pairs, behind in 0"
+
+
+def test_where_a_home_method_loses_is_said() -> None:
+    """M is worse in a, the best in b and has no verdict in c, where all methods failed; the page has no method N."""
+    titles = ["method", "loss", "verdict"]
+    verdicts = {"a": ("worse", "best"), "b": ("best", "worse"), "c": ("all methods failed", "not distinguishable")}
+    tables = [([["M", "1", mine], ["O", "2", other]], titles) for mine, other in verdicts.values()]
+    said = home_methods(["M", "N"], list(verdicts), tables)
+    assert said.splitlines()[-1] == (
+        "- M, in 3 scenarios: worse than the best method in 1 (a); not distinguishable from it in 0; the best in 1 (b)."
+    )
+    assert home_methods(["N"], list(verdicts), tables) == "" == home_methods([], list(verdicts), tables)
 
 
 def test_the_interactive_page_draws_losses_by_step_size() -> None:

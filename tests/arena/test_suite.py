@@ -28,6 +28,7 @@ def test_the_tiers() -> None:
     assert len(suite.methods) >= 15 and {"FedAvg", "SCAFFOLD", "FedAdam", "MIFA"} <= suite.methods.keys()
     assert not set(suite.tuning_seeds) & set(suite.reporting_seeds) and len(suite.reporting_seeds) == 10
     assert {*suite.held_out} <= {*standard, *suite.methods} and len(suite.held_out) == 4
+    assert {*suite.home} <= suite.methods.keys()
 
 
 @pytest.mark.parametrize("name", load_suite().scenarios)
@@ -114,6 +115,16 @@ def test_a_method_with_a_step_an_update_has_step_sizes_divided_by_the_number_of_
     assert {name for name, each in suite.methods.items() if each.per_update} == {
         "ASGD", "Ringmaster", "Rescaled ASGD", "Ringleader", "ACE"
     }  # fmt: skip
+
+
+def test_the_first_configuration_has_a_step_size_of_a_tenth_but_that_of_area() -> None:
+    """As the guide says; where an update moves the model by a whole step, a tenth over the number of clients."""
+    suite = load_suite()
+    for name, method in suite.methods.items():
+        first = configurations(suite, suite.scenarios["quadratic-slow"], name, method)[0]
+        job = read.load(suite.scenarios["quadratic-slow"].path, keys={"algorithm": first})
+        step = job.algorithm.step_size * (16 if method.per_update else 1)  # type: ignore[attr-defined]
+        assert step == pytest.approx(1 if name == "AREA" else 0.1), name
 
 
 def test_a_range_in_times_of_messages_follows_the_scenario() -> None:

@@ -51,13 +51,21 @@ for the number of cells. Times are those of evaluations, so all pairs can have t
 CLAIMS = """\
 Where a title or an abstract is quoted, the comparison is our reading of it. Only the direction of a claim is tested.
 The papers have other tasks and step sizes; the scenarios have the claim's delays and its kind of partition. All methods
-are tuned by the same rules; those with local steps may take up to 20 in a contact, and the others take one. *Ahead by*
+are tuned by the same rules; those with local steps may take several in a contact, and the others take one. *Ahead by*
 is the mean paired difference of the loss, of the seconds to the target, or of the accuracy in percentage points,
 positive where the claim is right. A claim holds if its whole 95 % interval is above 0, does not hold if the whole
 interval is below 0, and is not decided otherwise. If a run never reaches the target there is no interval: all pairs
 must agree, and a pair in which neither run reaches the target agrees with neither answer. The intervals are not
 corrected for the number of claims.
 """
+HOME = """\
+This package was made to reproduce the papers of these methods, among others. Their verdicts by the loss at the end:
+"""
+VERDICTS = {  # of a method in a scenario: what the page says of a home method
+    "worse": "worse than the best method",
+    "not distinguishable": "not distinguishable from it",
+    "best": "the best",
+}
 
 
 class Results(NamedTuple):
@@ -137,10 +145,12 @@ def write_page(results: Results, out: Path, name: str) -> Path:
             parts += ["## What was held out", said_of_held_out]
             parts += [_table(rows, [kind, *held_out.TITLES[kind]]) for kind, rows in kinds.items()]
     parts.append(f"## Which method in which setting\n\n{USE}\n{_table(*decision_table(results))}")
+    tables = [scenario_results(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
+    if said_of_home := home_methods(suite.home, list(scenarios), tables):
+        parts.append(f"## Where the package's own methods lose\n\n{said_of_home}")
     tests = list(judge(rows, load_claims()))
     if any(test.scenario for test in tests):
         parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claims_table(tests))}")
-    tables = [scenario_results(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
     for k, (each, cells) in enumerate(zip(scenarios.values(), tables, strict=True)):
         command = f"`mpifl arena{method} --scenario {each.name}` computes this table again."
         never = "" if np.isfinite(results.time[k]).any() else "No run reaches the target."
@@ -318,6 +328,23 @@ def scenario_results(scenario: Scenario, names: Sequence[str], rows: Sequence[Ro
     return table, ["method", "loss", "difference to best (95 %)", "verdict", "time to target (s)", "updates", "MB",
                    "runs that reach the target", "area", "accuracy (%)", "worst tenth (%)", "failed",
                    "configuration"]  # fmt: skip
+
+
+def home_methods(home: Sequence[str], scenarios: Sequence[str], tables: Sequence[Table]) -> str:
+    """In which scenarios each home method has which verdict, in sentences; "" where the tables have none of them."""
+    lines = []
+    for name in home:
+        verdicts = {
+            scenario: row[titles.index("verdict")]
+            for scenario, (rows, titles) in zip(scenarios, tables, strict=True) for row in rows if row[0] == name
+        }  # fmt: skip
+        cases = []
+        for verdict, said in VERDICTS.items():
+            found = [scenario for scenario, each in verdicts.items() if each == verdict]
+            cases.append(f"{said} in {len(found)}" + (f" ({', '.join(found)})" if found else ""))
+        if verdicts:
+            lines.append(f"- {name}, in {format_count(len(scenarios), 'scenario')}: {'; '.join(cases)}.")
+    return "\n".join([HOME, *lines]) if lines else ""
 
 
 def unchanged(scenario: Scenario, names: Sequence[str], rows: Sequence[Row]) -> str:

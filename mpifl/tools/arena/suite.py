@@ -90,6 +90,8 @@ class Suite(Config):
     """scenarios by name"""
     held_out: list[str] = field(default_factory=list)
     """scenarios and methods that were not run while the suite was chosen"""
+    home: list[str] = field(default_factory=list)
+    """methods of the papers that the package was made to reproduce"""
     methods: Any = field(default_factory=dict)
     """methods by name"""
 
