@@ -18,6 +18,7 @@ import numpy as np
 DOCS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
+from mpifl.config import read  # noqa: E402 - of this checkout
 from mpifl.tools.analysis.latex import escape, prose  # noqa: E402 - of this checkout
 from mpifl.tools.arena import page  # noqa: E402 - of this checkout
 from mpifl.tools.arena.claims import judge, load_claims  # noqa: E402 - of this checkout
@@ -62,11 +63,16 @@ def paper_commands(results: page.Results) -> str:
     of_first = places[:, names.index(ranking[0][0])]
     winners = set(np.argmin(places, axis=1).tolist())
     test = results.test
+    delays = [read.load(each.path).clock.delay for each in results.scenarios.values()]
+    (message_steps,) = {np.min(delay.exchange) / np.min(delay.compute) for delay in delays}
+    fedavg = suite.methods["FedAvg"].algorithm
     texts = {
         "Suite": suite.name, "Tier": TIER, "Methods": len(names), "Scenarios": len(scenarios),
         "AllScenarios": len(suite.scenarios), "LeftScenarios": len(suite.scenarios) - len(scenarios),
         "Runs": f"{len(results.rows):,}", "Configurations": suite.configurations,
         "TuningSeeds": len(suite.tuning_seeds), "ReportingSeeds": len(suite.reporting_seeds),
+        "MessageSteps": f"{message_steps:g}", "Cohort": f"{100 * fedavg['cohort']['clients']:g}",
+        "LocalSteps": fedavg["local_steps"],
         "StepLow": f"{suite.step_size['from']:g}", "StepHigh": f"{suite.step_size['to']:g}",
         "About": page.about(results), "Stability": page.stability(results), "UseNote": page.USE,
         "Order": page.order_claim(*page.taus(results)),
