@@ -23,6 +23,7 @@ WRONG = [  # a file of mpifl, what it must not import, and the contract that say
     ("server/loop.py", "h5py", "Only run files and checkpoints import h5py"),
     ("problems/models/mlp.py", "torch", "Torch stays in its package"),
     ("server/progress.py", "matplotlib", "Only the analysis imports matplotlib"),
+    ("tools/analysis/labels.py", "mpifl.tools.studies.study", "A tool imports only tools below it"),
 ]
 
 

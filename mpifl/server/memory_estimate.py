@@ -120,7 +120,7 @@ def array_bytes(objects: Iterable[Any]) -> int:
 
 
 def kept_vectors(job: Job, server: State, x0: np.ndarray, clients: int) -> KeptVectors:
-    """The vectors that the method comes to keep; server: the server's first state."""
+    """The vectors that the method keeps in the course of a run; server: the server's first state."""
     algorithm = job.algorithm
     client = _vectors(algorithm.init_client(x0, 0), x0)
     shared = sum(name in algorithm.message_fields for name, _ in client)
@@ -132,7 +132,7 @@ def kept_vectors(job: Job, server: State, x0: np.ndarray, clients: int) -> KeptV
 
 
 def small_kept_vectors(job: Job, clients: int) -> KeptVectors:
-    """The vectors that the method comes to keep, from states of a few numbers: where the model is not known."""
+    """As `kept_vectors`, counted in states of a model of 2 or 3 numbers: `mpifl check` makes no other."""
     x0 = np.zeros(2 if clients != 2 else 3)
     return kept_vectors(job, job.algorithm.init_server(x0, Clients(np.ones(clients, int), seed=job.seed)), x0, clients)
 

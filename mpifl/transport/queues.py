@@ -82,7 +82,7 @@ class ReceivePool:
     def __init__(
         self, comm: MPI.Comm, format: FrameFormat, clients: int, parts: Sequence[slice] = (slice(None),)
     ) -> None:  # fmt: skip
-        """parts: of a vector, each sent by one rank of a group; the first of these announces the update."""
+        """parts: The slices of a vector; each is sent by a rank of the group, whose first one announces the update."""
         self._comm, self._format, self._parts = comm, format, parts
         size = format.vectors * format.vector_bytes
         count = 0 if format.inline else max(2, min(POOL_BUFFERS, clients, POOL_BYTES // size))
