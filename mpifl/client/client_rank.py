@@ -244,7 +244,7 @@ class ClientRank:
                 from mpifl.client.checkpointing import ResumePayload, resume
 
                 resume(worker, ResumePayload(**self._setup.resume))
-            for deliveries in transport.messages(worker.batch_size):
+            for deliveries in transport.messages(worker.max_deliveries):
                 with limit():
                     worker.step(deliveries)
         except MPI.Exception:

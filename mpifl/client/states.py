@@ -77,7 +77,8 @@ class StateFile:
         """Raises ConfigError where no file can be made in the folder."""
         import tempfile
 
-        self._like, self._left, self._folder = x0, limit, folder
+        self._like, self._folder = x0, folder
+        self._bytes_left = limit  # of memory, for further vectors
         model = to_numpy(x0)
         self._shape, self._dtype = model.shape, model.dtype
         self._bytes = max(1, model.nbytes)  # bytes of a vector
@@ -121,8 +122,8 @@ class StateFile:
     def _new_row(self) -> np.ndarray:
         if self._free:
             return self._free.pop()
-        if self._left >= self._bytes:
-            self._left -= self._bytes
+        if self._bytes_left >= self._bytes:
+            self._bytes_left -= self._bytes
             return np.empty(self._shape, self._dtype)
         self._free = list(self._new_block())
         return self._free.pop()

@@ -61,7 +61,7 @@ class Worker:
         self._x0 = x0 = memory.from_host(x0)
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
         # maximum number of messages that are answered together
-        self.batch_size = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
+        self.max_deliveries = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
         if (optimizer := algorithm.torch_optimizer()) and objectives:
             with inside("algorithm.solver"):  # one objective is enough: all of a rank have one module, on one device
                 next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ class Worker:
 
     # -- the client loop -----------------------------------------------------------------------------------------------
     def step(self, deliveries: Sequence[Delivery]) -> None:
-        """Trains clients on their messages, at most `batch_size`; sends each update once its contact is over."""
+        """Trains clients on their messages, at most `max_deliveries`; sends each update once its contact is over."""
         self.computing = [delivery.client for delivery in deliveries]
         results = self.train_all([(delivery.client, delivery.message) for delivery in deliveries])
         self.computing = ()
@@ -105,7 +105,7 @@ class Worker:
         return self.held.first()[0]
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]:
-        """Trains several clients, at most `batch_size`, on a message each; returns their updates or errors."""
+        """Trains several clients, at most `max_deliveries`, on a message each; returns their updates or errors."""
         if self._train_batch is None or len(messages) == 1 or not self._batchable.issuperset(i for i, _ in messages):
             return [self.train(i, message) for i, message in messages]
         before = []

@@ -45,7 +45,7 @@ OPTIONS = ("batch_size", "drop_last", "l2", "test_split", "validation_split", "e
 HOOKS = ("gradient", "adds_term", "sharded")  # what all clients may offer
 MAX_SAMPLES = 2**53  # of a client: a larger number is not exact as a weight
 LONG = 10.0  # s, the longest contact that is tried twice
-QUIET = 10.0  # s, the longest time without a line while something is tried
+LONGEST_SILENCE = 10.0  # s, the longest time without a line while something is tried
 SCALAR = ".scalar"  # end of the name of a NumPy number in a saved state: it does not round as Python's numbers do
 
 
@@ -341,7 +341,7 @@ def _watched(what: str, patience: float | None = None) -> Iterator[None]:
             raise ReturnError(f"{what} has not returned after faults.patience={patience:g} s")
         log.info("own training: %s is tried before the run, for %.0f s so far", what, waited)
 
-    interval = patience / ceil(patience / QUIET) if patience else QUIET
+    interval = patience / ceil(patience / LONGEST_SILENCE) if patience else LONGEST_SILENCE
     before, timer = signal.signal(signal.SIGALRM, on_alarm), signal.setitimer(signal.ITIMER_REAL, interval, interval)
     try:
         yield

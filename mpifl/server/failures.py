@@ -15,7 +15,7 @@ from mpifl.errors import first_and_last_line
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.reports import FailureReports
 from mpifl.text import format_count
-from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, ServerTransport, describe_clients
+from mpifl.transport.server_end import QUIET_INTERVAL, QUIET_SECONDS, ServerTransport, describe_clients
 
 log = logging.getLogger(__package__)
 
@@ -50,7 +50,7 @@ class ClientFailures:
         self, faults: Faults, clients: ClientTable, transport: ServerTransport,
         on_seconds: Callable[[int, float], float] = lambda i, seconds: seconds,
     ) -> None:  # fmt: skip
-        """on_seconds: as `Schedule.on_seconds`: only while a client is on it can be silent."""
+        """on_seconds: as `Clock.on_seconds`: only while a client is on it can be silent."""
         self.faults, self._clients, self._transport, self._on_seconds = faults, clients, transport, on_seconds
         self.reports = FailureReports()
         self.refusals = 0  # number of refused updates of all clients
@@ -92,24 +92,25 @@ class ClientFailures:
                 yield self.decide_failed(i, f"gave no answer for {patience:g} s")
 
     def report_waiting(self, updates: int) -> None:
-        """Logs which clients the server waits for, if no update has come for QUIET seconds; called at idle events.
+        """Logs which clients the server waits for, if no update has come for QUIET_SECONDS; called at idle events.
 
         updates: those consumed or refused so far.
         """
         now = time.perf_counter()
         if updates != self._consumed:
-            self._consumed, self._next_notice = updates, now + QUIET
+            self._consumed, self._next_notice = updates, now + QUIET_SECONDS
         if now < self._next_notice:
             return
         self._next_notice = now + POLL_INTERVAL
         waits = [(i, now - since) for i, since in self._clients.in_flight_times()]
-        late = [i for i, waited in waits if waited >= QUIET and self._on_seconds(i, waited) >= QUIET]
+        late = [i for i, waited in waits if waited >= QUIET_SECONDS and self._on_seconds(i, waited) >= QUIET_SECONDS]
         silent = [i for i in late if not self._transport.has_arrived(i)]
         if silent:
             patience = self.faults.patience
             limit = "null, so it waits without limit" if patience is None else f"{patience:g}, then they are lost"
             named = describe_clients(silent, self._transport.rank_of)
-            log.warning("no update for %.0f s: the server waits for %s; faults.patience=%s", QUIET, named, limit)
+            text = "no update for %.0f s: the server waits for %s; faults.patience=%s"
+            log.warning(text, QUIET_SECONDS, named, limit)
             self._next_notice = now + QUIET_INTERVAL
 
     def decide_failed(self, i: int, reason: str) -> Decision:

@@ -49,7 +49,7 @@ class LocalClients(Protocol):
 
     link: ClientTransport  # where the updates go; the transport sets it
     memory: VectorMemory  # memory of the vectors that clients compute with
-    batch_size: int  # maximum number of messages that `step` takes
+    max_deliveries: int  # maximum number of messages that `step` takes
     held: DueQueue[Update]  # updates whose contacts are not over, by perf_counter
     computing: Sequence[int]  # clients that compute at this instant
     last_updates: dict[int, Update]  # each client's last update, for checkpoints

@@ -41,9 +41,9 @@ class InProcessTransport(ServerTransport):
 
     def _step(self, first: int | None = None) -> None:
         """Delivers messages to clients that compute together: to `first`, if given, and those with the oldest ones."""
-        size, memory = self._clients.batch_size, self._clients.memory
+        most, memory = self._clients.max_deliveries, self._clients.memory
         batch = [] if first is None else [self._messages.pop(first)]
-        oldest = list(islice(self._messages, size - len(batch)))
+        oldest = list(islice(self._messages, most - len(batch)))
         batch += [self._messages.pop(i) for i in oldest]
         if not memory.on_host:
             batch = [

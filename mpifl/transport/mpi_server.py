@@ -32,7 +32,7 @@ from mpifl.transport.layout import Layout
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, QUARANTINE, STUCK_TIMEOUT, TEXT, dead_ranks
 from mpifl.transport.queues import Outbox, ReceivePool
 from mpifl.transport.rank_deaths import launcher_rank, report_death
-from mpifl.transport.server_end import QUIET, QUIET_INTERVAL, ServerTransport, describe_clients
+from mpifl.transport.server_end import QUIET_INTERVAL, QUIET_SECONDS, ServerTransport, describe_clients
 
 log = logging.getLogger(__package__)
 
@@ -52,7 +52,7 @@ class MPIServerTransport(ServerTransport):
         """
         super().__init__([layout.home(i) for i in range(clients)], set(layout.leaders))
         self._comm, self._shard, self._layout = comm, shard, layout
-        # Of a vector: the part of each rank of a group that has one, the first one's first.
+        # The slices of a vector, one for each rank of a group in its order; without `sharded` one slice, of all of it.
         self._parts = parts_of(d, layout.per_client if sharded else 1)
         self._format = FrameFormat(d, dtype, vectors, len(self._parts) > 1)
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]  # index: rank; 0's is not used
@@ -66,7 +66,7 @@ class MPIServerTransport(ServerTransport):
         self._ready: dict[int, Update] = {}  # client -> its complete update, oldest first
         self._buffers: dict[int, Sequence[np.ndarray]] = {}  # client -> buffers of the pool that hold its update
         self._closed: set[int] = set()  # ranks that have sent their last frame
-        self._unanswered = 0  # messages that these ranks have dropped
+        self._unprocessed = 0  # messages that these ranks have dropped
         # Client -> the ranks that hosted it before; what they still send for it is recognised by its source rank.
         self._former_ranks: dict[int, set[int]] = {}
         self._rank_error = ""  # why a rank cannot continue, until it is raised
@@ -198,7 +198,7 @@ class MPIServerTransport(ServerTransport):
                 self.signals.append(i)
             case Kind.GOODBYE:
                 self._closed.add(rank)
-                self._unanswered += i
+                self._unprocessed += i
                 return
         self._receive_frame(rank)
 
@@ -354,13 +354,13 @@ class MPIServerTransport(ServerTransport):
         for i in [i for i in self._buffers if i not in self._ready]:  # updates being consumed when the run failed
             self.release_update(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout
-        notice = time.perf_counter() + QUIET
+        notice = time.perf_counter() + QUIET_SECONDS
         while (running := self.live_ranks - self._closed) or self._pool.active or self._ready or self._announced:
             try:
                 if self._progress(receive_vectors=True):
                     backoff.reset()
                     end = time.perf_counter() + timeout
-                    notice = time.perf_counter() + QUIET
+                    notice = time.perf_counter() + QUIET_SECONDS
                 else:
                     backoff.pause()
             except RunFailed as error:
@@ -379,7 +379,7 @@ class MPIServerTransport(ServerTransport):
             if time.perf_counter() > end:
                 sending = {rank for _, rank in self._announced} | {receive.rank for receive in self._pool.active}
                 self.stuck_ranks = running | sending
-                return dropped + self._unanswered
+                return dropped + self._unprocessed
         for rank in sorted(self.live_ranks):
             try:
                 for outbox in self._group_outboxes(rank):
@@ -387,4 +387,4 @@ class MPIServerTransport(ServerTransport):
                 self._receives[rank].Free()
             except MPI.Exception as error:
                 self._handle_death(error)
-        return dropped + self._unanswered
+        return dropped + self._unprocessed

@@ -14,7 +14,7 @@ from mpifl.scheduling.clocks import UpdateSource
 from mpifl.text import list_numbers
 
 MAX_NAMED = 8  # clients that `describe_clients` names
-QUIET = 8.0  # s without an update, or a last frame, after which the log says whom the server waits for
+QUIET_SECONDS = 8.0  # s without an update, or a last frame, after which the log says whom the server waits for
 QUIET_INTERVAL = 60.0  # s between two such lines
 
 

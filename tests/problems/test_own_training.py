@@ -275,7 +275,7 @@ def test_a_fit_that_hangs_when_it_is_tried_ends_the_run(
 
     A wait of 0.25 s with a line at least every 0.1 s has two lines.
     """
-    monkeypatch.setattr("mpifl.problems.own_training.QUIET", 0.1)
+    monkeypatch.setattr("mpifl.problems.own_training.LONGEST_SILENCE", 0.1)
     caplog.set_level("INFO", "mpifl")
     before, begin = signal.getsignal(signal.SIGALRM), time.perf_counter()
     with refusal("fit of client 0 has not returned after faults.patience=0.25 s"):

@@ -56,7 +56,7 @@ def test_no_receive_is_started_after_the_last_frame() -> None:
         return receives[0]
 
     comm: Any = SimpleNamespace(rank=1, Recv_init=start_later, Irecv=lambda *_: done, Isend=lambda *_: done)
-    clients: Any = SimpleNamespace(memory=HOST, batch_size=8, held=DueQueue(), release=lambda now: inf)
+    clients: Any = SimpleNamespace(memory=HOST, max_deliveries=8, held=DueQueue(), release=lambda now: inf)
     transport = MPIClientTransport(comm, clients, 2, 3, FORMAT.dtype, 1)
     delivered = []
     for batch in transport.messages(8):
