@@ -84,7 +84,7 @@ CAPACITY = {"computation": 1, "communication": 1}
         (b"client,start,end\n", "--clients 1", "device trace="),
     ],
 )
-def test_refused(
+def test_wrong_traces_and_options_are_refused_and_leave_no_file(
     tmp_path: Path, devices: Any, words: str, says: str, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

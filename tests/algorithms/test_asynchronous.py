@@ -81,7 +81,7 @@ def test_equal_pace_by_the_clock() -> None:
             assert log.x[0] == pytest.approx(1 / 2, abs=0.01)
 
 
-def test_gaps() -> None:
+def test_gaps_are_drawn_equally_often_by_seed_client_and_contact() -> None:
     """Drawn from 1 to gap, each about as often, by (seed, client, contact) alone."""
     algorithm = AsyncCommSgd(gap=4)
     draws = np.array([[algorithm.steps(7, i, k) for k in range(2000)] for i in range(2)])

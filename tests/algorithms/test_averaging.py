@@ -102,7 +102,7 @@ def drawn(algorithm: FedProx, rounds: int, seed: int = 0) -> list[dict]:
 
 
 @pytest.mark.parametrize(("drop", "slow"), [(0.2, 1), (0.25, 1), (0.5, 3), (0.7, 3), (0.9, 5), (1.0, 5)])
-def test_stragglers(drop: float, slow: int) -> None:
+def test_stragglers_are_drawn_anew_each_round_and_run_fewer_epochs(drop: float, slow: int) -> None:
     """K - round(K (1 - drop_percent)) of the K members run 1 to E - 1 epochs, the others E; drawn anew each round, by
     the seed.
 

@@ -90,7 +90,7 @@ def test_recursions(solver: Solver, term: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["one", "relative"])
 @each_solver
-def test_reach(solver: Solver, kind: str) -> None:
+def test_the_reach_is_how_far_the_steps_go_along_a_constant_gradient(solver: Solver, kind: str) -> None:
     """Q steps along v go `reach` times v: step (Q - beta (1 - beta^Q)/(1 - beta))/(1 - beta), the geometric sum."""
     v, step = np.array([0.3, -1.1, 2.0]), {"one": 0.2, "relative": 0.2 * 4 * 0.375}[kind]
 

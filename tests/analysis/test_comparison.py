@@ -185,7 +185,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_wrong_uses(line: str, pairs: Path, refused: Callable[..., str]) -> None:
+def test_wrong_uses_of_compare_are_refused(line: str, pairs: Path, refused: Callable[..., str]) -> None:
     assert WRONG[line] in refused("compare", *line.replace("FOLDER", str(pairs)).split())
 
 

@@ -93,7 +93,7 @@ def test_configurations_are_printed_so_that_they_read_back_equal() -> None:
     assert yaml_io.parse(text) == values and "düsseldorf" in text
 
 
-def test_printable() -> None:
+def test_printable_text_has_no_control_characters() -> None:
     assert printable("a\tb\nc") == "a\\tb\\nc" and printable("a\tb\nc", lines=True) == "a\tb\nc"
     assert printable("über 北 \U0001f600") == "über 北 \U0001f600"
     assert printable("x" * 10, most=4) == "xxxx ..."

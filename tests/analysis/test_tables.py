@@ -240,7 +240,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("option", WRONG)
-def test_wrong_options(option: str) -> None:
+def test_a_wrong_value_of_an_option_is_refused(option: str) -> None:
     key, _, value = option.partition("=")
     with pytest.raises(ConfigError) as error:
         parse_options({key: value}).check_names(())
@@ -354,7 +354,7 @@ def test_what_is_not_told_apart_from_the_best_is_marked_too() -> None:
         ({"pivot": "spread"}, [("A", 0), ("A", 0)], "pivot=spread: A, spread 0 is in the same cell as A, spread 0"),
     ],
 )
-def test_wrong_uses(options: dict, groups: list, says: str) -> None:
+def test_wrong_pivots_are_refused(options: dict, groups: list, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         build_pivot([group(method, spread, [0.5]) for method, spread in groups], Options(**options))
 

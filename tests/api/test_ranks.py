@@ -69,7 +69,7 @@ def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_an_interrupt(start: Start, tmp_path: Path) -> None:
+def test_a_signal_to_one_rank_interrupts_every_rank(start: Start, tmp_path: Path) -> None:
     """A signal to one rank: the file is closed, and every rank gets a KeyboardInterrupt after which it can go on."""
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "clock": REAL, "stop": {"time": 1000}}))
     (tmp_path / "interrupted.py").write_text(

@@ -166,7 +166,9 @@ def test_one_problem_for_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         ([{}], {}, r"job=\{\}: empty; expected a dict with name, seed, problem, algorithm, stop"),
     ],
 )
-def test_mistakes(arguments: list[Any], keys: dict[str, Any], text: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_in_the_arguments_leave_no_file(
+    arguments: list[Any], keys: dict[str, Any], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     Path("there.h5").touch()
     with pytest.raises(mpifl.ConfigError, match=text) as error:
         mpifl.run(*arguments, **keys)
@@ -184,7 +186,7 @@ def test_a_client_that_fails() -> None:
         mpifl.run(JOB, algorithm={**failing, "at": "leaves"}, overwrite=True)
 
 
-def test_an_interrupt(folder: Path) -> None:
+def test_an_interrupted_run_is_closed_and_can_be_resumed(folder: Path) -> None:
     """Ctrl-C: the file is closed, a checkpoint written, KeyboardInterrupt raised; the run can be resumed."""
     handlers = [signal.getsignal(s) for s in SIGNALS]
     timer = interrupt_when(Path("results/small.h5"))

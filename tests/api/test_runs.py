@@ -25,7 +25,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_tables(results: Path) -> None:
+def test_tables_of_several_runs_have_a_column_for_each_label(results: Path) -> None:
     runs = mpifl.open_runs(str(results / "*.h5"))
     assert len(runs) == 4 and isinstance(runs, mpifl.Runs) and isinstance(runs[2], mpifl.Run)
     keys = ["run", "seed", "algorithm.step_size"]
@@ -52,7 +52,7 @@ def test_ways_to_name_them_and_names_that_are_told_apart(results: Path, tmp_path
 
 
 @pytest.mark.damaged
-def test_mistakes(results: Path, tmp_path: Path) -> None:
+def test_missing_and_damaged_files_and_unknown_columns_are_refused(results: Path, tmp_path: Path) -> None:
     for nothing in (str(tmp_path / "*.h5"), tmp_path, tmp_path / "no.h5", []):
         with pytest.raises(mpifl.ConfigError, match="run files="):
             mpifl.open_runs(nothing)

@@ -19,7 +19,7 @@ from mpifl.tools.arena.suite import configurations, load_suite, read_method, sce
 from tests.arena.conftest import MINE
 
 
-def test_the_tiers() -> None:
+def test_the_quick_tier_needs_no_files_and_is_part_of_the_standard_tier() -> None:
     """Six scenarios without data from outside, and about 24 in all; at least 15 methods, some of them synchronous."""
     suite = load_suite()
     quick, standard = suite.tier("quick"), suite.tier("standard")

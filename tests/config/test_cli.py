@@ -57,7 +57,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("line", "says"), WRONG, ids=[w[0] for w in WRONG])
-def test_wrong(line: str, says: str, refused: Callable[..., str]) -> None:
+def test_wrong_commands_are_refused(line: str, says: str, refused: Callable[..., str]) -> None:
     assert re.search(says, refused(*line.format(job=QUICKSTART, study=STUDY).split()))
 
 
@@ -127,7 +127,7 @@ def test_help_lists_what_there_is(printed: Callable[..., Any]) -> None:
         ("list faults patience", "seconds of wall time"),
     ],
 )
-def test_list(line: str, holds: str, printed: Callable[..., Any]) -> None:
+def test_list_prints_what_it_is_asked_for(line: str, holds: str, printed: Callable[..., Any]) -> None:
     assert holds in printed(*line.split()).out
 
 

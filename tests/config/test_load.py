@@ -50,7 +50,7 @@ def again(job: Job, folder: Path) -> Job:
     return load(path)
 
 
-def test_defaults(path: Path) -> None:
+def test_keys_that_are_not_given_have_their_defaults(path: Path) -> None:
     job = load(path)
     assert job.output == "results/base.h5" and not job.overwrite
     assert job.clock.mode == "real" and read.job_to_dict(job)["clock"]["delay"] == {"name": "none"}

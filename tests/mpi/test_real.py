@@ -118,7 +118,7 @@ def test_measured_times(folder: Path) -> None:
         assert run.evaluations.personal_accuracy_mean.notna().all()
 
 
-def test_rate(folder: Path) -> None:
+def test_updates_come_at_the_rate_of_the_delay_model(folder: Path) -> None:
     """27 s of 9 clients in all, at 20 a second: 540 updates, minus what a busy machine costs."""
     with open_run(folder / "results/rate.h5") as run:
         assert 200 < len(run.updates) < 540 + 6 * 540**0.5

@@ -196,7 +196,7 @@ except (mpifl.ConfigError, mpifl.RunFailed) as error:
 
 
 @pytest.mark.long
-def test_from_python(run: Start, study: Write, tmp_path: Path) -> None:
+def test_every_rank_gets_the_index_of_a_sweep_or_an_error(run: Start, study: Write, tmp_path: Path) -> None:
     """Every rank calls it, and gets the index, or an error."""
     study("ranks: 2\n")
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -96,7 +96,9 @@ def read(root: Path, name: str, **options: Any) -> Rows:
         ("cifar100", {"coarse": True}, "coarse_labels", 20),
     ],
 )
-def test_rows(tmp_path: Path, name: str, kind: str, options: dict[str, bool], column: str, classes: int) -> None:
+def test_rows_are_those_of_the_files(
+    tmp_path: Path, name: str, kind: str, options: dict[str, bool], column: str, classes: int
+) -> None:
     write(tmp_path, name, kind)
     rows = read(tmp_path, name, **options)
     *train, (x_test, labels_test) = [batch(name, k) for k in range(len(BATCHES[name]))]
@@ -118,7 +120,7 @@ def test_a_file_that_is_cut_off(tmp_path: Path, length: int) -> None:
         read(tmp_path, "cifar10")
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with refusal(rf"^data file={tmp_path}/cifar-10-batches-bin: .* or a folder cifar-10-batches-py"):
         read(tmp_path, "cifar10")
     for kind, file in (("python", "train"), ("binary", "train.bin")):

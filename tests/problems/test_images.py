@@ -32,7 +32,7 @@ Write = Callable[..., Path]
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "emnist-letters"])
-def test_rows(image_root: Write, name: str, zipped: bool) -> None:
+def test_rows_are_those_of_the_files(image_root: Write, name: str, zipped: bool) -> None:
     letters = name == "emnist-letters"
     root = image_root(name, zipped=zipped, first=int(letters))
     rows = DATA[name]().read(root, False, None)
@@ -228,7 +228,7 @@ def test_published_facts(
         assert np.corrcoef(w.ravel(), w[:, ::-1].ravel())[0, 1] > 0.7 > np.corrcoef(w.ravel(), w[::-1].ravel())[0, 1]
 
 
-def test_digits() -> None:
+def test_digits_are_the_images_of_scikit_learn() -> None:
     """The rows are scikit-learn's own 8 x 8 images, shuffled before the split."""
     from sklearn.datasets import load_digits
 

@@ -213,7 +213,7 @@ def test_a_user_is_named_as_in_the_file(tmp_path: Path) -> None:
         read("leaf", tmp_path)
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_files_and_users_are_named(tmp_path: Path) -> None:
     for name in ("sent140", "leaf-shakespeare"):
         with refusal(f"^problem.data.path={name}: there is no such folder .* under the data root {tmp_path}; expected"):
             DATA[name]().read(tmp_path, False, None)

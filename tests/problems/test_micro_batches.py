@@ -51,7 +51,7 @@ def test_the_sum_is_the_gradient_of_the_batch(micro_batches: int) -> None:
             in_pieces(made, 2).gradient(problem.initial(0), batch)
 
 
-def test_the_tree() -> None:
+def test_gradients_of_pieces_are_summed_along_one_tree() -> None:
     """Of 6 pieces: ((0 + 1) + (2 + 3)) + (4 + 5), written out."""
     problem, made = whole()
     f, x = made(), 0.3 * np.random.default_rng(0).standard_normal(problem.d).astype(np.float32)
@@ -103,7 +103,7 @@ def test_statistics_of_each_client_are_refused() -> None:
         (["problem={model: quadratic, clients: 2, micro_batches: 2}"], "the model quadratic has no rows"),
     ],
 )
-def test_wrong_uses(changes: list[str], says: str) -> None:
+def test_micro_batches_that_do_not_fit_are_refused(changes: list[str], says: str) -> None:
     problem = {"data": "digits", "clients": 2, "batch_size": 8}
     with refusal(says):
         mpifl.load_job({"name": "wrong", **cases.job({"name": "fedavg"}, problem)}, *changes)

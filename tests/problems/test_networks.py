@@ -247,7 +247,9 @@ def lstm_size(inputs: int, hidden: int) -> int:
     ],
     ids=lambda value: shown(value) if hasattr(value, "name") else None,
 )  # fmt: skip
-def test_sizes(model: Any, shape: tuple[int, ...], classes: int, vocabulary: int, expected: int) -> None:
+def test_networks_have_the_expected_numbers_of_parameters(
+    model: Any, shape: tuple[int, ...], classes: int, vocabulary: int, expected: int
+) -> None:
     assert size(model, shape, classes, vocabulary) == expected
 
 
@@ -281,7 +283,7 @@ def test_size_of_small_resnets(depth: int, millions: float) -> None:
         (Vgg11, {"groups": 128}, "groups"),
     ],
 )
-def test_wrong_options(cls: Any, options: dict[str, Any], key: str) -> None:
+def test_wrong_options_of_networks_are_refused(cls: Any, options: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as error:
         cls(**options)
     assert error.value.key == key

@@ -110,7 +110,7 @@ def test_the_bits_of_a_bare_loop(name: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("name, state, per", parameters(TIMES, [*TIMES[:4], *TIMES[4::4]]))
-def test_schedules(name: str, state: str, per: str) -> None:
+def test_schedules_are_those_of_a_bare_torch_loop(name: str, state: str, per: str) -> None:
     """Per step, anew at each contact unless the state is kept; per contact, whatever the state."""
     solver = TorchSolver("torch", "AdamW", state, {"name": name, **SCHEDULES[name]}, per)  # type: ignore[arg-type]
     found = contacts(fedavg(solver), client(small(), *rows()))

@@ -101,7 +101,7 @@ def test_parts_of_another_set_under_its_name(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("found", "which"), [(FORMAT + 1, "a newer"), (1, "an older")])
-def test_another_version(folder: Path, found: int, which: str) -> None:
+def test_a_checkpoint_of_another_format_is_named(folder: Path, found: int, which: str) -> None:
     """The first was the project's own binary format, with another manifest."""
     said = f"checkpoint 2 is of {which} format: 000002.{{}} has format {found}, this mpifl reads {FORMAT}"
     manifest = folder / "000002.json"

@@ -77,7 +77,7 @@ def test_fixed_and_none() -> None:
             law.contact_times(clients, 0)
 
 
-def test_trace(tmp_path: Path) -> None:
+def test_a_trace_gives_the_rows_of_a_client_in_order_and_again_if_asked(tmp_path: Path) -> None:
     """A client's rows in their order, and from its first again when they are used up, if the job says so."""
     path = tmp_path / "trace.csv"
     path.write_text("client,seconds\n0,1.5\n1,0.25\n0,2.5\n")

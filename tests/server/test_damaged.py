@@ -332,7 +332,7 @@ def test_a_file_that_lacks_rows(killed: Killed) -> None:
     assert killed.resume() == ""
 
 
-def test_links(killed: Killed) -> None:
+def test_a_run_is_resumed_through_a_link_unless_it_leads_nowhere(killed: Killed) -> None:
     """The file that a link leads to is resumed, beside its checkpoints; one that leads nowhere is refused."""
     link, circle = killed.path.parent / "link.h5", killed.path.parent / "circle.h5"
     circle.symlink_to(circle.name)

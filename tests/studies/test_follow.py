@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_wait(
         ("report study.yaml trials=none --out page --watch", "trials=none: not a number of trials"),
     ],
 )
-def test_wrong_words(
+def test_wrong_words_are_refused(
     write: Write, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, line: str, says: str
 ) -> None:
     monkeypatch.chdir(write("", *SMALL).parent)

@@ -171,7 +171,9 @@ WRONG = CHANGED + [(f"trials: 2\n{line}", "trials: 2", says) for line, says in A
 
 
 @pytest.mark.parametrize(("new", "old", "says"), WRONG)
-def test_wrong(write: Write, tmp_path: Path, refused: Callable[..., str], new: str, old: str, says: str) -> None:
+def test_a_wrong_study_is_refused_before_any_run(
+    write: Write, tmp_path: Path, refused: Callable[..., str], new: str, old: str, says: str
+) -> None:
     study = write("", (old, new))
     for options in (["--dry-run"], []):
         assert says in refused("sweep", study, *options)

@@ -481,7 +481,7 @@ GROUPS = [
         ({"seeds": [1]}, [10, 1]),
     ],
 )
-def test_selection(rule: dict[str, object], steps: list[float]) -> None:
+def test_a_selection_follows_its_rule_and_seeds(rule: dict[str, object], steps: list[float]) -> None:
     select = Select(over="algorithm.step_size", **rule)  # type: ignore[arg-type]
     found = select_groups(GROUPS, select)
     assert [each.labels["step_size"] for each in found] == steps

@@ -99,11 +99,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("run job.yaml seed=0-19", "seed=0-19: not valid; expected an integer from 0 to 2**63 - 1"),
     ],
 )
-def test_wrong_words(centre: Path, capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
+def test_wrong_words_are_refused(centre: Path, capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
     assert says in refused(capsys, *line.split())
 
 
-def test_no_sbatch(centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_without_sbatch_is_refused(
+    centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(centre))
     says = "site.scheduler=slurm: this machine has no sbatch; expected a machine with it"
     assert says in refused(capsys, "submit", "job.yaml")
