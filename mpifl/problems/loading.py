@@ -12,6 +12,7 @@ from mpifl.problems.micro_batches import Group, by_micro_batches
 from mpifl.problems.problem import ComputeResources, HostedClients, Model, Problem, Shard
 from mpifl.problems.problem_section import ProblemConfig
 from mpifl.problems.settings import ProblemSettings
+from mpifl.problems.torch import set_environment
 
 
 def load(config: ProblemConfig) -> Problem:
@@ -28,8 +29,9 @@ def load(config: ProblemConfig) -> Problem:
 
 
 def _load(config: ProblemConfig) -> Problem:
+    if config.entry is not None or config.torch is not None:
+        set_environment()
     if config.entry is not None:
-        import mpifl.problems.torch  # noqa: F401 - before a user's code imports torch: it sets what torch reads then
         from mpifl.problems.entry_function import DATA_SEED, call, trains_itself
 
         made = call(config.settings, DATA_SEED)
@@ -50,8 +52,6 @@ def _load(config: ProblemConfig) -> Problem:
 def _import_torch(config: ProblemConfig) -> None:
     """Raises ConfigError where torch is not installed."""
     try:
-        import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
-
         for name in ("torch", "greenlet"):
             import_module(name)
     except ImportError as error:
@@ -83,8 +83,9 @@ def host(
     group: the ranks that compute these clients together; None: this one alone.
     patience: s that a contact which is tried may take; None: any time.
     """
+    if settings.entry is not None or settings.torch is not None:
+        set_environment()
     if meta.get("own_training"):
-        import mpifl.problems.torch  # noqa: F401 - as in `_load`
         from mpifl.problems.own_training import host_own
 
         hosted = host_own(settings, meta, list(shards), seed, resources, group is None, patience)

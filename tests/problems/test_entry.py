@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import mpifl
 from mpifl import problems
 from mpifl.problems import ComputeResources, ProblemConfig
 from mpifl.problems.settings import Torch
+from mpifl.problems.torch import ENVIRONMENT
 from mpifl.rng import stream
 from tests.mpi import cases
 from tests.problems.conftest import refusal
@@ -170,6 +174,23 @@ def entropy(x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, floa
     scores = rows @ x[:12].reshape(4, 3).T + x[12:]
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(y)), y]
     return float(np.mean(losses)), float(np.mean(scores.argmax(1) == y))
+
+
+def test_a_job_with_torch_sets_what_its_libraries_read_and_an_import_sets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the rank that loads the data, and on one that hosts clients; both set it before the user's code computes."""
+    names = ", ".join(map(repr, ENVIRONMENT))
+    code = f"import os, mpifl.problems.torch.modules; assert not {{{names}}} & os.environ.keys()"
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    assert subprocess.run([sys.executable, "-c", code], timeout=100).returncode == 0
+    problem = problems.load(configured("regression"))
+    assert ENVIRONMENT.items() <= os.environ.items()
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name)
+    hosted(configured("regression"), problem)
+    assert ENVIRONMENT.items() <= os.environ.items()
 
 
 def test_accuracy_and_the_rows_that_are_drawn_for_evaluation() -> None:

@@ -9,9 +9,6 @@ ENVIRONMENT = {"MKL_CBWR": "AUTO,STRICT", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 def set_environment() -> None:
-    """Sets what MKL and cuBLAS read when they start, unless the user has; `execution` removes it after a run."""
+    """Sets what MKL and cuBLAS read before they compute, unless the user has; `execution` removes it after a run."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-
-
-set_environment()  # before this package's modules import torch
