@@ -87,7 +87,7 @@ class Clock:
         raise NotImplementedError
 
     @property
-    def held(self) -> int:
+    def held_count(self) -> int:
         """Updates that have arrived and wait until their clients are on."""
         return 0
 
@@ -183,7 +183,7 @@ class RealClock(Clock):
         return all(contact.waited == inf or (i in held and held[i][0] == inf) for i, contact in self._in_flight.items())
 
     @property
-    def held(self) -> int:
+    def held_count(self) -> int:
         return len(self._held)
 
     def start(self) -> None:

@@ -171,8 +171,8 @@ class ServerLoop:
     def run(self, ending: Callable[[], Ending] = lambda: "") -> bool:
         """Processes events until the run ends; returns False if it was interrupted.
 
-        `ending` is called after every event, and once more after a snapshot; after a value other than "" it must return
-        the same value at every later call. An interrupted run takes a checkpoint if it has a checkpointer.
+        `ending` is called after every event, and once more after a snapshot. Once it has returned a reason, it returns
+        the same one at every later call. An interrupted run takes a checkpoint if it has a checkpointer.
         Raises RunFailed where no client is left, or the transport fails.
         """
         if not (self._resumed or self._polls):

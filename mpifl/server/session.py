@@ -212,7 +212,7 @@ class Session:
         if self.checkpointer:
             self.checkpointer.close()
         if status != "interrupted":
-            dropped += self.schedule.clock.held
+            dropped += self.schedule.clock.held_count
             if dropped:
                 self._record("dropped", f"{dropped} updates were under way at the end and not applied")
             complete = self._close(status, x)

@@ -25,7 +25,10 @@ class ServerTransport(UpdateSource):
     """
 
     def __init__(self, rank_of: list[int], live_ranks: set[int]) -> None:
-        self.rank_of, self.live_ranks = rank_of, live_ranks  # client -> the rank that hosts it; 0: none any more
+        self.rank_of, self.live_ranks = (
+            rank_of,
+            live_ranks,
+        )  # client -> the rank that hosts it; 0: none does
         self.client_failures: list[tuple[int, str]] = []
         self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
         self.unresponsive_ranks = set[int]()  # ranks with a client that was abandoned

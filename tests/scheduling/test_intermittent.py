@@ -146,7 +146,7 @@ def test_a_run_whose_only_update_came_after_its_client_was_on_for_the_last_time(
     wall = Wall((7.0, 0))
     clock = real(wall, [(0.0, 6.0)])
     clock.contact_time(0, 0)
-    assert drive(clock, wall, 8.0) == [] and clock.held == 1 and clock.is_stalled
+    assert drive(clock, wall, 8.0) == [] and clock.held_count == 1 and clock.is_stalled
     with pytest.raises(RunFailed, match="no client with a message is on again"):
         list(LiveSchedule(clock, None, 0, evaluate_every=1.0).events(wall))  # type: ignore[arg-type]
 
@@ -158,17 +158,17 @@ def test_an_update_that_arrives_while_its_client_is_off_waits(real: Callable[...
     for i in range(3):
         clock.contact_time(i, 0)
     assert drive(clock, wall, 8.0) == [(2.0, 0, 0.0), (7.5, 2, 0.0)]
-    assert wall.kept == [1] and clock.held == 1 and clock.has_in_flight
+    assert wall.kept == [1] and clock.held_count == 1 and clock.has_in_flight
     wall.buffer[:] = -1  # for another update
     assert drive(clock, wall, 10.0) == [(pytest.approx(9.0), 1, 0.0)]
-    assert clock.held == 0 and not clock.has_in_flight
+    assert clock.held_count == 0 and not clock.has_in_flight
 
 
 def test_a_held_update_is_cancelled_or_saved(real: Callable[..., RealClock]) -> None:
     wall = Wall((2.5, 1))
     clock = real(wall, ALL, [(1.0, 2.2), (9.0, inf)], seconds=1.0)
     clock.contact_time(1, 0)
-    assert drive(clock, wall, 3.0) == [] and clock.held == 1
+    assert drive(clock, wall, 3.0) == [] and clock.held_count == 1
     saved = clock.save()
     assert (saved.client, saved.waited, saved.due) == ([1], [1.0], [0.0])
     again = real(wall, ALL, [(1.0, 2.2), (9.0, inf)], seconds=1.0)
@@ -178,7 +178,7 @@ def test_a_held_update_is_cancelled_or_saved(real: Callable[..., RealClock]) -> 
     assert drive(again, wall, 8.0) == [] and again.held == 1
     assert drive(again, wall, 10.0) == [(pytest.approx(9.0), 1, 1.0)]
     clock.cancel(1)
-    assert clock.held == 0 and not clock.has_in_flight
+    assert clock.held_count == 0 and not clock.has_in_flight
 
 
 def test_patience_counts_the_time_on(real: Callable[..., RealClock]) -> None:

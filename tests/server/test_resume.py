@@ -266,7 +266,7 @@ def test_updates_that_wait_at_the_server_for_their_clients(
     held, cut = list[int](), Checkpointer.begin
 
     def counted(self: Checkpointer, time: float) -> None:
-        held.append(self._schedule.clock.held)
+        held.append(self._schedule.clock.held_count)
         cut(self, time)
 
     monkeypatch.setattr(Checkpointer, "begin", counted)
