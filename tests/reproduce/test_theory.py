@@ -260,6 +260,9 @@ MISTAKES = {  # item, the combination, overrides of the study; the method, what 
     "Ringmaster, fresh gradients discarded": (
         "ringmaster", "0.2", (), "async_sgd:AsyncSgd.receive",
         "staleness < (self.threshold", "staleness > (self.threshold"),
+    "Ringmaster, fresh gradients discarded, its time": (
+        "times", "Ringmaster, R = 1", (), "async_sgd:AsyncSgd.receive",
+        "staleness < (self.threshold", "staleness > (self.threshold"),
     "Ringleader, step with the wrong sign": (
         "ringleader", "0.4", (), "ringleader:Ringleader.aggregate",
         "server.x - (", "server.x + ("),
