@@ -99,6 +99,7 @@ DRIVE = """<script>
 const rank = () => [...document.querySelectorAll("#ranks tr")].map(row => [...row.cells].map(cell => cell.textContent));
 const facts = { all: rank(), wide: document.documentElement.scrollWidth - innerWidth };
 const pick = (k, value) => { const box = document.querySelectorAll("select")[k]; box.value = value; box.onchange(); };
+pick(3, "worst"); facts.worst = rank(); pick(3, "loss");
 pick(0, "quadratic"); facts.quadratic = rank(); pick(3, "time"); facts.time = rank();
 document.querySelector("#ranks button").click();
 facts.command = document.getElementById("command").textContent;
@@ -109,23 +110,32 @@ document.body.dataset.check = JSON.stringify(facts);
 
 
 @in_a_browser
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_browser_shows_the_interactive_page(width: int, tmp_path: Path) -> None:
-    """No request, no error, nothing wider than the window; it ranks the stored results as Python does, and filters."""
+@pytest.mark.parametrize(("tier", "width"), [("quick", 390), ("quick", 1280), ("standard", 390)])
+def test_a_browser_shows_the_interactive_page(tier: str, width: int, tmp_path: Path) -> None:
+    """No request, no error, nothing wider than the window; it ranks the stored results as Python does, and filters.
+
+    A scenario whose clients have no test rows is not ranked by the accuracy of the worst of them.
+    """
     driven = tmp_path / "driven.html"
-    driven.write_text((RESULTS / "arena-1-quick.html").read_text().replace("</body>", f"{DRIVE}</body>"))
+    driven.write_text((RESULTS / f"arena-1-{tier}.html").read_text().replace("</body>", f"{DRIVE}</body>"))
     _, facts = browse(driven, tmp_path, width)
-    suite, rows = load_suite(), stored_rows("quick", load_suite().scenarios)
+    suite, rows = load_suite(), stored_rows(tier, load_suite().scenarios)
+    stored = {row.scenario for row in rows}
+    everything = [name for name in suite.tier(tier) if name in stored]
+    quadratic = [name for name in everything if name.startswith("quadratic")]
+    measured = {row.scenario for row in rows if np.isfinite(row.worst)}
     for shown, measure, scenarios in (
-        ("all", "loss", list(suite.tier("quick"))),
-        ("quadratic", "loss", ["quadratic-slow"]),
-        ("time", "time", ["quadratic-slow"]),
+        ("all", "loss", everything),
+        ("worst", "worst", [name for name in everything if name in measured]),
+        ("quadratic", "loss", quadratic),
+        ("time", "time", quadratic),
     ):
         ranks = mean_ranks(scores(rows, measure, scenarios, list(suite.methods)))
         order = np.argsort(ranks, kind="stable")
         assert [row[0] for row in facts[shown][1:]] == [list(suite.methods)[k] for k in order], shown
         assert [float(row[1]) for row in facts[shown][1:]] == pytest.approx(ranks[order], abs=0.0501)
-    assert len(facts["all"][0]) == 8 and facts["wide"] <= 0 and facts["lines"] == 20 and facts["none"] == 0
+    assert len(facts["all"][0]) == 2 + len(everything) and facts["wide"] <= 0 and facts["lines"] == 20
+    assert facts["none"] == (0 if tier == "quick" else 19)
     assert facts["command"].startswith("mpifl run jobs/arena/quadratic-slow")
 
 
