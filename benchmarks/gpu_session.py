@@ -26,7 +26,7 @@ TESTS = (  # names of tests/gpu/test_gpu.py, in order of value
     "test_cpu_and_gpu_agree", "test_two_ranks_on_one_gpu", "test_real_time_and_its_replay",
     "test_vectors_stay_whole_while_others_compute", "test_a_thousand_clients_share_one_model",
     "test_models_are_measured_on_the_gpu_as_on_the_cpu", "test_clients_computed_together", "test_a_recurrent_network",
-    "test_autocast", "test_a_gpu_that_is_not_there",
+    "test_autocast_gives_another_model_near_that_without_it", "test_a_gpu_that_is_not_there",
 )  # fmt: skip
 
 

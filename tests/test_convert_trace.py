@@ -33,7 +33,9 @@ def convert(folder: Path, devices: Any, protocol: int = 4) -> list[object]:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_availability(tmp_path: Path, protocol: int, printed: Callable[..., Any]) -> None:
+def test_on_periods_are_those_of_the_first_devices_that_are_whole(
+    tmp_path: Path, protocol: int, printed: Callable[..., Any]
+) -> None:
     """The on periods of the first devices that are whole; the line that is printed has the job's section."""
     second = {**PHONE, "active": [0], "inactive": [518400]}
     devices = {7: PHONE, **dict(enumerate(OTHERS.values(), 10)), 99: second, 100: PHONE}
@@ -46,7 +48,7 @@ def test_availability(tmp_path: Path, protocol: int, printed: Callable[..., Any]
     assert next_on(0, 518400 + 70000.0) == (518400 + 100044, 518400 + 133574)
 
 
-def test_capacity(tmp_path: Path, printed: Callable[..., Any]) -> None:
+def test_contact_times_are_those_of_the_formula(tmp_path: Path, printed: Callable[..., Any]) -> None:
     """3 rows computation / 1000 + kilobits / communication: 3 * 20 * 0.162 + 5648/5648 = 10.72 s."""
     devices = {1: {"computation": 162.0, "communication": 5648.0}, 2: {"computation": 0.0, "communication": 1.0},
                3: {"computation": 10, "communication": 100}}  # fmt: skip

@@ -61,7 +61,7 @@ def test_without_mpi_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cuda_aware() is False
 
 
-def test_loaded_libraries() -> None:
+def test_loaded_libraries_are_found_by_name() -> None:
     """Those of this process, by name; one that is not loaded, or is none, says no."""
     assert cuda_mpi._loaded("no such library") == set()
     files = cuda_mpi._loaded("libc.")

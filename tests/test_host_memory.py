@@ -40,7 +40,7 @@ def test_version_2_with_the_groups_above(tmp_path: Path) -> None:
     assert available_memory(proc) == 1_000_000, "what the tightest group above leaves"
 
 
-def test_version_1(tmp_path: Path) -> None:
+def test_version_1_limits_of_the_groups_above_are_counted(tmp_path: Path) -> None:
     groups = tmp_path / "memory"
     lines = f"40 32 0:35 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu\n41 32 0:36 / {groups} rw - cgroup cgroup rw,memory"
     proc = system(tmp_path, "5:cpu:/other\n4:memory:/pbs/1\n0::/", lines)
@@ -73,7 +73,7 @@ def test_a_system_that_says_nothing_has_no_limits(tmp_path: Path, content: str) 
     assert memory_limits(str(tmp_path)) == []
 
 
-def test_this_machine() -> None:
+def test_free_and_resident_memory_of_this_host_are_within_its_total() -> None:
     limits = memory_limits()
     assert limits[0].name == "this host" and all(0 <= limit.free <= limit.total for limit in limits)
     assert 5 << 20 < resident_bytes() < limits[0].total

@@ -102,8 +102,7 @@ def test_round_robin_is_fedavg_at_half_the_pace() -> None:
 
 # -- the event counter and the output ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("trigger", [Trigger(every=3), Trigger(period=1.7)], ids=str)
-def test_average_output(trigger: Trigger) -> None:
-    """output: average is the mean of x_s over all events, uploads and aggregations alike."""
+def test_the_average_output_is_the_mean_after_every_upload_and_aggregation(trigger: Trigger) -> None:
     clients = random_quadratics(22, 3)
     order = [0, 1, 2, 1, 0, 0, 2, 1, 0, 2]
     algorithm = plain(trigger=trigger, output="average")
@@ -133,7 +132,7 @@ RATES = np.array([1.0, 2.0, 5.0, 12.0])
 CLIENTS = Clients(np.ones(4, int), RATES)
 
 
-def test_event_probabilities() -> None:
+def test_event_probabilities_follow_the_trigger_and_the_rates() -> None:
     """p_i = lambda_i/(lambda_s + sum lambda), p_s = lambda_s/(...); every Delta: p_s = 1/(1+Delta); they sum to 1."""
     for trigger, p_s in (
         (Trigger(poisson=4.0), 4 / 24),

@@ -145,7 +145,7 @@ def test_discarded_gradients_make_no_version() -> None:
 
 
 @pytest.mark.parametrize(("rule", "accuracy"), [("rates", 1e-12), ("times", 1e-8), ("counts", 0.02)])
-def test_rescaled_factors(rule: str, accuracy: float) -> None:
+def test_rescaled_steps_are_inversely_proportional_to_the_update_rates(rule: str, accuracy: float) -> None:
     """Cycle 0,0,0,1: factors 1/(2 q_i) = 2/3 (RS.g0) and 2 (RS.g1), exactly by rates and by times once both are heard;
     by counts in the limit, so that the mean step is gamma."""
     log = in_cycles(AsyncSgd(step_size=0.001, rescale=rule), quadratics([1, 1], [1, 1]), 160)

@@ -65,7 +65,7 @@ def local(solver: Solver = Sgd(), **more: Any) -> LocalTraining:  # noqa: B008
 # -- each solver's recursion -------------------------------------------------------------------------------------------
 @each_term
 @each_solver
-def test_recursions(solver: Solver, term: dict[str, Any]) -> None:
+def test_each_solver_follows_its_recursion(solver: Solver, term: dict[str, Any]) -> None:
     """y <- y - step u, a fresh batch B in each step, e = shift + weight (y - centre); x is the start. sgd: u =
     momentum u + g_B(y) + e; gd: of all rows, and no batch is drawn. svrg: u = g_B(y) - g_B(x) + grad f(x) + e. sarah: u
     = v + e, v_0 = grad f(x), v_t = g_B(y_t) - g_B(y_{t-1}) + v_{t-1}, which comes back. The last two compute one full
@@ -124,7 +124,7 @@ def test_steps_and_epochs(solver: Solver) -> None:
 
 @pytest.mark.parametrize(("kind", "factor"), [("one", 1.0), ("samples", 0.375), ("uniform", 0.25), ("relative", 1.5)])
 @each_solver
-def test_step_weights(solver: Solver, kind: str, factor: float) -> None:
+def test_step_weights_multiply_the_step_unless_the_call_gives_one(solver: Solver, kind: str, factor: float) -> None:
     """alpha, alpha s_i/S, alpha/n, alpha n s_i/S; a step given in the call is taken as it is."""
     f = Squares()
     algorithm = local(solver, step_weights=kind)

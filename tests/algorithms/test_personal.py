@@ -99,7 +99,7 @@ def test_arrivals_by_formula(schedule: Any, slowest: int, gamma: float, delta: f
     close([log.worker.states[i].beta for i in range(3)], betas)
 
 
-def test_local_epochs() -> None:
+def test_the_indicator_multiplies_the_local_epochs_of_a_contact() -> None:
     """E_k = pi_k E epochs a contact, of as many batches as the client has; the elastic term sees each batch's step."""
     samples, pi, eta, delta = [2, 5], [3, 2], 0.03, 0.05
     clients = [Passes(o.a, o.c, s, s / 7, 2) for o, s in zip(random_quadratics(8, 2), samples, strict=True)]
@@ -318,7 +318,7 @@ AXES = np.array([[2.0, 0.0, 0.0], [-3.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 
 
 @pytest.mark.parametrize("models", [MODELS, AXES[:2], AXES[:3], AXES], ids=len)
 @pytest.mark.parametrize("sigma", [0.5, 3.0, 700.0, 800.0, 1e5])
-def test_heurfedamp(sigma: float, models: np.ndarray) -> None:
+def test_heurfedamp_weights_the_others_by_a_softmax_of_their_cosines(sigma: float, models: np.ndarray) -> None:
     """xi_ii as given; the others share the rest by exp(sigma cos(w_i, w_j)), also where that overflows."""
     n, unit = len(models), models / np.linalg.norm(models, axis=1, keepdims=True)
     xi = FedAMP(attention="cosine", sigma=sigma, self_weight=0.3).attend(models)
@@ -329,7 +329,7 @@ def test_heurfedamp(sigma: float, models: np.ndarray) -> None:
         close(xi[i, others], 0.7 * np.exp(logs - logsumexp(logs)), 1e-9)
 
 
-def test_one_round() -> None:
+def test_fedamp_clients_take_proximal_steps_each_from_its_own_u() -> None:
     """A client takes its steps on F_i + lambda/(2 alpha) ||w - u_i||^2 from u_i, each from its own u_i."""
     clients = random_quadratics(3, 3)
     alpha, lam, eta = 0.5, 0.8, 0.1

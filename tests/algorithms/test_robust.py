@@ -31,8 +31,7 @@ def of(rule: Aggregation, v: Any, weights: Any = None, base: Any = None) -> np.n
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 7, 10, 11])
-def test_coordinates(m: int) -> None:
-    """numpy's median and scipy's trimmed mean, for even and odd numbers of vectors."""
+def test_median_and_trimmed_mean_are_those_of_numpy_and_scipy(m: int) -> None:
     v = RNG.standard_normal((m, 5))
     assert np.array_equal(of(Median(), v), np.median(v, axis=0))
     for trim in (0.0, 0.1, 0.25, 0.3, 0.49):
@@ -99,7 +98,7 @@ def test_nothing_depends_on_the_order_of_arrivals(rule: Aggregation) -> None:
 
 # -- in the methods ----------------------------------------------------------------------------------------------------
 @every_rule
-def test_rounds(rule: Aggregation) -> None:
+def test_fedavg_and_fedbuff_aggregate_by_the_rule(rule: Aggregation) -> None:
     """FedAvg: x <- rule of the members' models, weighted as they are, from the round's x; FedBuff: x - eta_g times the
     rule of the buffer, each update times s(tau), from 0."""
     clients = random_quadratics(1, 6)

@@ -27,7 +27,7 @@ each_reply = pytest.mark.parametrize("reply", ["before", "after"])
 @pytest.mark.parametrize("options", [{}, {"staleness_a": 0.7, "staleness": "polynomial"},
                                      {"staleness_a": 10, "staleness_b": 2, "staleness": "hinge"}], ids=str)  # fmt: skip
 @each_reply
-def test_fedasync(options: dict[str, Any], reply: str) -> None:
+def test_fedasync_mixes_in_models_weighted_by_their_staleness(options: dict[str, Any], reply: str) -> None:
     """FEDASYNC.2: x <- (1-a) x + a w with a = mixing s(tau), s(0) = 1; w by steps on f_i + rho/2 ||w - base||^2."""
     log = run(FedAsync(step_size=0.1, local_steps=3, mixing=0.7, proximal=0.4, reply=reply,
                        **{"staleness": "constant", **options}), FOUR, ORDER, x0=1.0)  # fmt: skip
@@ -128,7 +128,7 @@ STEP_RULES = ["constant", "drop", "inverse", "ringmaster", "counts"]
     ("rule", "L"), [*((rule, None) for rule in STEP_RULES), *(("adaptive", L) for L in (4.0, 0.3, None))]
 )
 @each_reply
-def test_async_sgd(rule: str, L: float | None, reply: str) -> None:
+def test_async_sgd_follows_its_step_rule(rule: str, L: float | None, reply: str) -> None:
     """DA.1: x <- x - eta_t grad f_i(base), (11): eta while tau <= tau_C = n; beyond, no more than eta and 1/(4 L tau).
     Null L means eta <= 1/(4 L) is an equality. A gradient that is dropped makes a model of its own, one that ringmaster
     discards does not, and its client gets x all the same. counts: q_i from updates so far, of which each has one."""
@@ -167,7 +167,7 @@ RULES = ("replace", "delta-over-n", "delta-over-buffer", "mix-over-n", "server-m
 
 @each_reply
 @pytest.mark.parametrize("rule", RULES)
-def test_async_fedavg(rule: str, reply: str) -> None:
+def test_async_fedavg_follows_its_aggregation_rule(rule: str, reply: str) -> None:
     """Of three updates; of one, where each client gets its own model back (ASFEDAVG.3)."""
     every = 3 if reply == "before" else 1
     algorithm = AsyncFedAvg(step_size=0.1, local_steps=2, step_weights="one", rule=rule, trigger=Trigger(every=every),

@@ -265,7 +265,7 @@ def test_states_are_all_there_is(case: str, how: str) -> None:
 
 
 @every_case
-def test_float32_stays(case: str) -> None:
+def test_vectors_of_a_float32_run_stay_float32(case: str) -> None:
     """Models, messages, updates and what is kept of them are of the problem's dtype, and near the run in float64.
 
     (What is neither (d,) nor n of those, such as the clients' shares, is not a model.)

@@ -111,7 +111,7 @@ def test_delta_by_hand(algorithm: Any) -> None:
 
 
 @pytest.mark.parametrize("levels", [1, 4, 100])
-def test_quantiser(levels: int) -> None:
+def test_the_quantiser_is_unbiased_and_rounds_to_a_neighbouring_level(levels: int) -> None:
     """Multiples of max|v|/levels, next to v, and equal to v in the mean over the draws."""
     v = np.array([0.3, -1.7, 0.0, 0.05, 1.1])
     unit = 1.7 / levels

@@ -239,7 +239,7 @@ def test_numbers_have_fixed_digits_unless_these_would_hide_them(value: float, di
     assert format_number(value, digits) == text
 
 
-def test_report_errors(tmp_path: Path) -> None:
+def test_a_report_of_no_runs_or_into_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a run file, a pattern or a folder with run files"):
         report([tmp_path])
     with pytest.raises(ConfigError, match="at least one"):

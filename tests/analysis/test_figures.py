@@ -213,7 +213,7 @@ def test_too_many_lines_are_not_drawn(tmp_path: Path) -> None:
         draw_figure("gradient", [Group({}, [trial([0.1], gradient_norm=[np.nan])])], Options())
 
 
-def test_step_sizes(tmp_path: Path) -> None:
+def test_accuracy_by_step_size_has_no_point_where_a_trial_diverged(tmp_path: Path) -> None:
     """The last values by step size; a size at which a trial is not finite has no point. Swept sizes are the ticks."""
     found = [Group({"method": m, "step_size": s}, [trial([0.1, s / 100]), trial([0.1, s / 50])])
              for m, s in (("a", 1), ("a", 10), ("b", 10), ("b", 20))]  # fmt: skip

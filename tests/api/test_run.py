@@ -257,7 +257,7 @@ def test_the_curve_of_a_job(folder: Path) -> None:
         assert cli.main([*command.split()[1:], *(["stop={updates: 5}"] if " run " in command else [])]) == 0
 
 
-def test_public_names() -> None:
+def test_public_names_are_listed_and_documented_and_others_are_errors() -> None:
     for name in mpifl.__all__:
         assert name in dir(mpifl)
         assert name == "__version__" or getattr(mpifl, name).__doc__

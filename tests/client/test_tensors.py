@@ -158,7 +158,7 @@ def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
 
 
 # -- the helpers of rules ----------------------------------------------------------------------------------------------
-def test_copies() -> None:
+def test_clones_and_tensors_made_of_arrays_share_no_memory() -> None:
     x, y = np.arange(3, dtype=np.float32), torch.arange(3.0)
     assert to_numpy(x) is x and from_numpy(x, x) is x
     assert to_numpy(y).tobytes() == x.tobytes() and from_numpy(x, y).dtype == y.dtype

@@ -270,7 +270,7 @@ def test_an_override_has_one_value(job: Path) -> None:
     assert read.load(job, ["algorithm={name: area,\n step_size: 3}"]).algorithm.step_size == 3  # type: ignore[attr-defined]
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_a_job_that_is_missing_or_a_folder_is_refused(tmp_path: Path) -> None:
     assert "no such file" in refused(tmp_path / "no.yaml")
     assert "cannot be read: Is a directory" in refused(tmp_path)
 

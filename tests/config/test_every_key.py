@@ -65,7 +65,7 @@ def job(section: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("section", "name", "kind"), SECTIONS, ids=[f"{s}-{n}" for s, n, _ in SECTIONS])
-def test_wrong_values(section: str, name: str, kind: type) -> None:
+def test_a_wrong_value_is_refused_in_one_line_that_begins_with_its_key(section: str, name: str, kind: type) -> None:
     tried = 0
     needed = REQUIRED.get(name, {}) if section != "clock.delay" else {}
     for field in fields(kind):

@@ -93,7 +93,7 @@ def test_a_reference_takes_nested_keys_sections_and_items_of_lists(path: Path) -
         ("e5", "e5"), ("[1, x]", [1, "x"]),
     ],
 )  # fmt: skip
-def test_yaml_values(text: str, value: Any) -> None:
+def test_yaml_values_have_the_expected_types_and_read_back_equal(text: str, value: Any) -> None:
     found = yaml_io.parse(f"key: {text}")["key"]
     assert (found, type(found)) == (value, type(value))
     assert yaml_io.parse(yaml_io.dump({"key": value})) == {"key": value}

@@ -146,7 +146,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
     return {tag: [(e.step, e.wall_time, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_tensorboard(run: mpifl.Run) -> None:
+def test_tensorboard_scalars_are_those_of_the_run_file(run: mpifl.Run) -> None:
     mpifl.export_run(run.path, "tensorboard")
     found = scalars(run.path.with_name("a-tensorboard"))
     evaluations, updates = run.evaluations, run.updates
@@ -259,7 +259,7 @@ def test_a_missing_package(
     assert os.listdir(run.path.parent) == ["a.h5"]
 
 
-def test_the_command(
+def test_the_export_command_writes_a_file_or_says_what_is_wrong(
     run: mpifl.Run, tmp_path: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = str(run.path), str(tmp_path / "m.pt")

@@ -240,7 +240,7 @@ def check_case(case: Case, folder: Path) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", amount(10, 120))
-def test_history(seed: int, tmp_path: Path, counted: Counted) -> None:
+def test_a_run_under_stress_loses_no_update_and_is_replayed(seed: int, tmp_path: Path, counted: Counted) -> None:
     case = draw_case(seed, not intolerant())
     with counted(case.place) as told:
         told[0] = check_case(case, tmp_path)

@@ -72,7 +72,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Good:
 
 
 @pytest.mark.parametrize(("name", "count"), parameters(CASES, CASES[::2]))
-def test_bad_input(name: str, count: int, worker: Worker, good: Good, counted: Counted, tmp_path: Path) -> None:
+def test_malformed_inputs_neither_crash_nor_hang_nor_change_files(
+    name: str, count: int, worker: Worker, good: Good, counted: Counted, tmp_path: Path
+) -> None:
     """The first `count` inputs of a kind; the folders of those that went wrong stay."""
     kind, bad = KINDS[name], []
     for number in range(count):

@@ -57,7 +57,7 @@ def draw_plan(draw: random.Random, ranks: int) -> list[tuple[float, int]]:
 
 
 @pytest.mark.parametrize("seed", amount(2, 200))
-def test_killed(seed: int, tmp_path: Path, counted: Counted) -> None:
+def test_a_run_whose_client_ranks_are_killed_completes(seed: int, tmp_path: Path, counted: Counted) -> None:
     needs_tolerance()
     draw = random.Random(seed)
     name = METHODS[3 * seed % len(METHODS)]
@@ -155,7 +155,7 @@ def biased(y: np.ndarray, lost: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", amount(1, 30))
-def test_rehost(seed: int, tmp_path: Path, rehosted: Counted) -> None:
+def test_with_rehost_the_limit_is_the_optimum_of_all_clients(seed: int, tmp_path: Path, rehosted: Counted) -> None:
     """Deaths before the first checkpoint, between two, and of ranks that had taken others' clients over."""
     needs_tolerance()
     draw = random.Random(seed)
@@ -177,7 +177,7 @@ def test_rehost(seed: int, tmp_path: Path, rehosted: Counted) -> None:
 
 
 @pytest.mark.parametrize("seed", amount(1, 30))
-def test_freeze(seed: int, tmp_path: Path, rehosted: Counted) -> None:
+def test_with_freeze_the_limit_is_biased_as_the_formula_says(seed: int, tmp_path: Path, rehosted: Counted) -> None:
     needs_tolerance()
     draw = random.Random(seed)
     path, deaths = tmp_path / "q.h5", 1 + (seed + 2) % (RANKS - 2)

@@ -103,7 +103,9 @@ HOW: dict[str, tuple[range, dict[str, Any], str]] = {  # seeds, options of the j
 
 
 @pytest.mark.parametrize(("how", "seed"), [(how, seed) for how, (seeds, *_) in HOW.items() for seed in seeds])
-def test_network(how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Counted) -> None:
+def test_a_run_over_a_bad_network_goes_on_or_is_resumed(
+    how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Counted
+) -> None:
     """Where it is cut for good, the launcher misses its daemon on the other host when the run is long over, or while it
     goes on, and ends all ranks, whatever they could bear."""
     draw, name, path = random.Random(seed), METHODS[seed % len(METHODS)], tmp_path / "n.h5"

@@ -131,7 +131,9 @@ def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str,
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", amount(1, 100))
-def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counted: Counted) -> None:
+def test_a_resumed_run_in_virtual_time_has_the_bits_of_an_undisturbed_one(
+    seed: int, whole: dict[str, Path], tmp_path: Path, counted: Counted
+) -> None:
     draw = random.Random(seed)
     name = list(VIRTUAL)[seed % len(VIRTUAL)]
     path = tmp_path / "v.h5"
@@ -146,7 +148,7 @@ def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counte
 
 
 @pytest.mark.parametrize("seed", amount(1, 40))
-def test_real_clock(seed: int, tmp_path: Path, counted: Counted) -> None:
+def test_a_resumed_run_in_real_time_is_replayed_bit_for_bit(seed: int, tmp_path: Path, counted: Counted) -> None:
     draw = random.Random(1000 + seed)
     path = tmp_path / "r.h5"
     problem = draw.choice([{**SMALL, "dtype": "float64"}, LARGE])

@@ -66,7 +66,7 @@ def test_cpu_and_gpu_agree(name: str, tmp_path: Path) -> None:
     assert facts["device"] == GPU and facts["transfers"] == "copied" and facts["gpu"]
 
 
-def test_autocast(tmp_path: Path) -> None:
+def test_autocast_gives_another_model_near_that_without_it(tmp_path: Path) -> None:
     """bfloat16 has 8 bits: the run is another one, and somewhere near."""
     plain = ran(tmp_path, "plain", on(GPU, CASES["float32"]))
     rough = ran(tmp_path, "rough", on(GPU, CASES["float32"], autocast="bfloat16"))

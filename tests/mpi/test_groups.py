@@ -365,7 +365,9 @@ def test_a_loop_that_makes_trouble_on_one_member(run: Start, tmp_path: Path, tro
 @pytest.mark.long
 @pytest.mark.parametrize("g", [2, 4])
 @pytest.mark.parametrize("name", ["fsdp", "sharded"])
-def test_fsdp(run: Start, tmp_path: Path, name: str, g: int) -> None:
+def test_examples_with_sharded_models_have_the_loss_of_one_process(
+    run: Start, tmp_path: Path, name: str, g: int
+) -> None:
     """The examples on two groups, or one: each rank has a part of the parameters; the loss is that of one process."""
     pytest.importorskip("torch")
     words = ["run", str(ROOT / "examples" / "own_training" / f"{name}.yaml"), "stop.updates=8"]

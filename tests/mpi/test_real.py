@@ -108,7 +108,7 @@ def test_a_replay_has_the_same_bits(folder: Path, name: str, how: str) -> None:
     assert attribute(other, "clock") == "replay"
 
 
-def test_measured_times(folder: Path) -> None:
+def test_measured_computing_and_exchange_times_cover_the_delay(folder: Path) -> None:
     """By the clients' clocks and the server's: together at least as long as the client holds its update back, less what
     testing its own model took, which is neither."""
     with open_run(folder / "results/asypfl.h5") as run:

@@ -66,7 +66,9 @@ def assert_follows(new: dict[str, pd.DataFrame], old: dict[str, pd.DataFrame]) -
         long("rank 0", signal.SIGINT, 4, REAL),
     ],
 )
-def test_interrupted(start: Start, tmp_path: Path, to: str, number: signal.Signals, ranks: int, clock: dict) -> None:  # type: ignore[type-arg]
+def test_a_signal_ends_a_run_and_leaves_a_file_that_can_be_replayed(
+    start: Start, tmp_path: Path, to: str, number: signal.Signals, ranks: int, clock: dict
+) -> None:
     path = tmp_path / "s.h5"
     command = start(ranks, *RUN, write(tmp_path, "signal", {**JOB, "clock": clock}))
     until(lambda: began(path) if clock is SLOW else consumed(path), command, "updates")

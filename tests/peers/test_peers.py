@@ -92,7 +92,7 @@ FLOWER: dict[str, tuple[Optimizer, dict[str, float]]] = {  # ours starts v at 0,
 
 @of("flower")
 @pytest.mark.parametrize("name", FLOWER)
-def test_flower(name: str, peer: Any, record_property: Record) -> None:
+def test_server_optimizers_agree_with_flower(name: str, peer: Any, record_property: Record) -> None:
     """FedAdam's step is Flower's eta sqrt(1 - beta2^(t+1))/(1 - beta1^(t+1)) in round t = 1, 2, ..."""
     optimizer, arguments = FLOWER[name]
     eta: float = arguments.get("eta", arguments.get("server_learning_rate", 0.0))
@@ -123,7 +123,7 @@ def after_rounds(algorithm: Any, clients: list[Quadratic], *names: str) -> tuple
 
 
 @of("fedlab")
-def test_fednova(peer: Any, record_property: Record) -> None:
+def test_fednova_agrees_with_fedlab(peer: Any, record_property: Record) -> None:
     """Cohorts of two: FedLab's weights are float32, and exact where 1/|S| is."""
     clients = random_quadratics(4, 6)
     algorithm = FedNova(step_size=0.05, steps=[1, 2, 3, 5, 8, 13], cohort=2)
@@ -136,7 +136,7 @@ def test_fednova(peer: Any, record_property: Record) -> None:
 
 
 @of("fedlab")
-def test_feddyn_server(peer: Any, record_property: Record) -> None:
+def test_the_server_of_feddyn_agrees_with_fedlab(peer: Any, record_property: Record) -> None:
     """Cohorts of one: FedLab subtracts x once from the sum of the members' models, whatever their number."""
     clients = random_quadratics(5, 4)
     uploads, states = after_rounds(FedDyn(step_size=0.1, local_steps=5, alpha=0.5, cohort=1), clients, "x", "h")
@@ -164,7 +164,7 @@ def test_feddyn_server_with_two_members(peer: Any, record_property: Record) -> N
 
 
 @of("fedlab")
-def test_feddyn_client(peer: Any, record_property: Record) -> None:
+def test_the_duals_of_feddyn_agree_with_fedlab_and_its_models_do_not(peer: Any, record_property: Record) -> None:
     """FedLab's local steps leave out both terms of FedDyn, which it computes of parameters without a gradient; the dual
     is FedDyn's."""
     targets, alpha, step = np.array([1.0, -2.0, 0.5]), 0.5, 0.1
@@ -187,7 +187,7 @@ def test_feddyn_client(peer: Any, record_property: Record) -> None:
 
 
 @of("fedlab")
-def test_scaffold(peer: Any, record_property: Record) -> None:
+def test_scaffold_agrees_with_fedlab(peer: Any, record_property: Record) -> None:
     clients = random_quadratics(6, 8)
     algorithm = Scaffold(step_size=0.05, local_steps=3, cohort=4, server_step=0.8)
     uploads, states = after_rounds(algorithm, clients, "x", "c")
@@ -212,7 +212,7 @@ def compare_arrivals(peer: Any, record: Record, name: str, algorithm: Any, clien
 
 @of("appfl")
 @pytest.mark.parametrize("staleness", ["constant", "polynomial", "hinge"])
-def test_fedasync(staleness: str, peer: Any, record_property: Record) -> None:
+def test_fedasync_agrees_with_appfl(staleness: str, peer: Any, record_property: Record) -> None:
     """APPFL's weight of a model is alpha s(tau)/n."""
     n, a, b = 5, 0.7, 3.0
     algorithm = FedAsync(step_size=0.1, mixing=0.9 / n, staleness=staleness, staleness_a=a, staleness_b=b)  # type: ignore[arg-type]
@@ -224,7 +224,7 @@ def test_fedasync(staleness: str, peer: Any, record_property: Record) -> None:
 
 
 @of("appfl")
-def test_fedbuff(peer: Any, record_property: Record) -> None:
+def test_fedbuff_agrees_with_appfl(peer: Any, record_property: Record) -> None:
     """With `gradient_based` uploads base - y; APPFL's step is alpha s(tau)/n for each, so eta_g = alpha K/n. (For
     uploaded models it takes y - x, x the model at the arrival: another rule than FedBuff's.)"""
     n, K = 5, 3
@@ -267,7 +267,7 @@ FORGOTTEN: list[int] = []
 
 @of("appfl")
 @pytest.mark.parametrize("spread", [0.0, 0.4])
-def test_fedcompass(spread: float, peer: Any, record_property: Record) -> None:
+def test_fedcompass_agrees_with_appfl(spread: float, peer: Any, record_property: Record) -> None:
     """Models, and whom the server asks when for how many steps; with clients whose speed changes there are groups that
     close by their timer, and latecomers.
 

@@ -393,7 +393,7 @@ def draw(module: nn.Module, clients: int, rows: int, shape: tuple[int, ...], dty
 @pytest.mark.parametrize("autocast", [None, long("bfloat16")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", MODULES)
-def test_same_bits(name: str, dtype: torch.dtype, autocast: str | None) -> None:
+def test_recorded_gradients_have_the_bits_of_the_function(name: str, dtype: torch.dtype, autocast: str | None) -> None:
     make, shape = MODULES[name]
     module, calls = make(), []
     hosted, _ = host(module, (20,) * 5, dtype, shape, autocast=autocast)

@@ -139,7 +139,7 @@ def damaged(tmp_path: Path, name: str, kind: str, change: Callable[[Batch], Batc
 
 @pytest.mark.parametrize("kind", ["binary", "python", "python, anew"])
 @pytest.mark.parametrize(("name", "column", "highest"), [("cifar10", "labels", 9), ("cifar100", "fine_labels", 99)])
-def test_wrong_label(tmp_path: Path, name: str, kind: str, column: str, highest: int) -> None:
+def test_a_label_beyond_the_classes_is_refused(tmp_path: Path, name: str, kind: str, column: str, highest: int) -> None:
     file = damaged(tmp_path, name, kind, lambda b: (b[0], {**b[1], column: [0, highest + 1, 0]}))
     with refusal(f"^data file={file}: it has labels 0 to {highest + 1}; expected labels 0 to {highest}$"):
         read(tmp_path, name)
@@ -163,7 +163,9 @@ NO_DATA = r"its entry data is something else; expected unsigned bytes \(rows, 30
         (lambda b: None, "it holds a NoneType; expected a batch as published$"),
     ],
 )
-def test_wrong_entries(tmp_path: Path, change: Callable[[Batch], Batch], text: str) -> None:
+def test_python_batches_with_wrong_entries_are_refused(
+    tmp_path: Path, change: Callable[[Batch], Batch], text: str
+) -> None:
     file = damaged(tmp_path, "cifar10", "python", lambda b: b)
     file.write_bytes(python3_bytes(change(batch("cifar10", 0))))
     with refusal(f"^data file={file}: {text}"):

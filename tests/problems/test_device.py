@@ -191,8 +191,8 @@ def test_an_update_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]
     assert staged.incoming(1, 3, FLOAT).buffers[0] is outgoing.buffers[0]
 
 
-def test_direct_transfers(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
-    """MPI gets the tensors themselves: those to fill belong to the other stream, those to send are computed."""
+def test_direct_transfers_give_mpi_the_tensors_themselves(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
+    """Those to fill belong to the other stream, those to send are computed."""
     direct = memory(CPU, "direct")
     assert isinstance(direct, Direct) and direct.transfers == "direct"
     incoming = direct.incoming(2, 3, FLOAT)

@@ -283,7 +283,7 @@ def test_a_rank_reads_the_rows_of_its_own_clients_alone_and_refuses_others() -> 
 
 
 @pytest.mark.parametrize(("buffers", "d"), [("averaged", 10 + 6), ("local", 10)])
-def test_batch_norm(buffers: str, d: int) -> None:
+def test_batch_norm_evaluates_with_running_or_each_clients_own_statistics(buffers: str, d: int) -> None:
     config = configured("batch_norm", torch=Torch(buffers=buffers))
     problem = problems.load(config)
     x = problem.initial(0)

@@ -72,7 +72,7 @@ def squares(model: Any, x: np.ndarray) -> float:
 
 @pytest.mark.parametrize("l2", [0.0, 0.3])
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
-def test_loss_formula(model: Any, l2: float) -> None:
+def test_the_loss_is_the_mean_cross_entropy_plus_the_l2_penalty(model: Any, l2: float) -> None:
     problem, f = built(model, l2=l2)
     x, (a, y) = 0.3 * np.random.default_rng(1).standard_normal(problem.d), problem.shard(1)[:2]
     expected = -log_probabilities(model, x, a)[np.arange(len(y)), y]
@@ -144,7 +144,7 @@ def test_measures_of_test_rows_against_formula(model: Any, monkeypatch: pytest.M
     assert found["test_accuracy"] == (scores.argmax(1) == rows.y_test).mean()
 
 
-def test_cross_entropy() -> None:
+def test_cross_entropy_is_that_of_the_formula_for_large_scores_too() -> None:
     """log sum_j exp(s_j) - s_y; of equal scores the first class is the highest. Scores that have no exponential have a
     loss; those that are infinite have none."""
     scores = np.log(np.array([[1.0, 2.0, 5.0], [1.0, 1.0, 2.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]))
@@ -181,7 +181,7 @@ def test_training_loss_and_its_gradient_are_the_weighted_sums_of_the_clients(mod
 
 
 @pytest.mark.parametrize(("law", "std"), [(Uniform(half_width=0.5), 12**-0.5), (Normal(std=0.2), 0.2)])
-def test_initial_model(law: Any, std: float) -> None:
+def test_an_initial_model_follows_its_law_and_the_seed(law: Any, std: float) -> None:
     problem = load(ProblemConfig(model=Logistic(init=law)))
     x = problem.initial(3)
     assert len(x) == 640 and x.std() == pytest.approx(std, rel=0.1) and abs(x.mean()) < 5 * std / 640**0.5
@@ -190,8 +190,7 @@ def test_initial_model(law: Any, std: float) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", [Logistic, NonconvexLogistic, Quadratic])
-def test_constant_init(kind: Any, dtype: str) -> None:
-    """Every entry is the value, whatever the seed."""
+def test_a_constant_initial_model_has_one_value_whatever_the_seed(kind: Any, dtype: str) -> None:
     problem = load(ProblemConfig(model=kind(init=Constant(value=0.25)), dtype=dtype, clients=3))
     for seed in (0, 7):
         x = problem.initial(seed)

@@ -110,7 +110,7 @@ DAMAGE: dict[str, Callable[[bytes, bytes], bytes]] = {  # what is made of a file
 
 @pytest.mark.parametrize("file", [IMAGES, LABELS])
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage(image_root: Write, kind: str, file: str) -> None:
+def test_damaged_image_and_label_files_are_named(image_root: Write, kind: str, file: str) -> None:
     root = image_root()
     path = root / "mnist" / file
     path.write_bytes(DAMAGE[kind](path.read_bytes(), gzip.decompress(path.read_bytes())))
@@ -163,7 +163,9 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         http.shutdown()
 
 
-def test_download(image_root: Write, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_downloads_are_kept_only_if_their_checksums_agree(
+    image_root: Write, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     addresses = [sources.EMNIST[0], *(address for address, _ in sources.SOURCES.values())]
     assert len(addresses) == 3 and all(address.startswith("https://") for address in addresses)
     checksums = [sources.EMNIST[1], *(each for _, files in sources.SOURCES.values() for each in files.values())]
@@ -212,7 +214,7 @@ def read(root: Path, name: str) -> Rows:
         ("emnist-letters", 124800, 20800, 26, 0.1722, 0.3309),
     ],
 )
-def test_published_facts(
+def test_data_sets_have_the_published_sizes_means_and_deviations(
     data_root: Path, name: str, train: int, test: int, classes: int, mean: float, std: float
 ) -> None:
     rows = read(data_root, name)

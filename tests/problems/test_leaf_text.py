@@ -97,7 +97,7 @@ def spelt(rows: Rows, half: str, labels: np.ndarray) -> list[str]:
     return [text + LETTERS[y] for text, y in zip(texts, labels, strict=True)]
 
 
-def test_leaf_shakespeare(tmp_path: Path) -> None:
+def test_rows_of_leaf_shakespeare_are_those_of_the_files(tmp_path: Path) -> None:
     train, said = shakespeare(random.Random(1), "HAMLET_GHOST", "LEAR_FOOL")
     more, said_more = shakespeare(random.Random(2), "LEAR_EDGAR", rows=2)
     test, said_test = shakespeare(random.Random(3), "LEAR_FOOL", "NOBODY", rows=1)
@@ -120,7 +120,7 @@ def writer(k: int, rows: int) -> dict[str, list[Any]]:
     return {"x": (pixels / 255).tolist(), "y": generator.integers(0, 62, rows).tolist()}
 
 
-def test_femnist(tmp_path: Path) -> None:
+def test_rows_of_femnist_are_those_of_the_files(tmp_path: Path) -> None:
     made = [writer(1, 3), writer(2, 1), writer(3, 2)]
     write_leaf(tmp_path / "train", {"f0001_41": made[0], "f0002_42": made[1]}, "all_data_0.json")
     write_leaf(tmp_path / "train", {"f0000_14": made[2]}, "all_data_1.json")
@@ -138,7 +138,7 @@ def test_femnist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sent140", "leaf-shakespeare"])
-def test_chosen_users(tmp_path: Path, name: str, cache: Path) -> None:
+def test_users_are_drawn_by_the_seed_among_those_with_enough_rows(tmp_path: Path, name: str, cache: Path) -> None:
     """User k has k training rows and one test row, `x` no training rows; tokens are made once for all choices."""
     names = [f"u{k}" for k in range(1, 13)]
     train = {}
@@ -197,7 +197,7 @@ GOOD = {"sent140": ([GOOD_TWEET], [1]), "leaf-shakespeare": ([GOOD_WINDOW], ["t"
         ("femnist", [[*PIXELS[1:], "white"]], [0], ""),
     ],
 )
-def test_bad_user(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: str) -> None:
+def test_a_user_with_wrong_rows_is_named(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: str) -> None:
     file = write_leaf(tmp_path / "train", {"v": dict(zip("xy", GOOD[name])), "u": {"x": x, "y": y}})
     with refusal(rf"^data file={file}: user u: .*{text}"):
         read(name, tmp_path)

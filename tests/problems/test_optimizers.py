@@ -244,7 +244,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {  # solver, key=value, expe
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_solvers(case: str) -> None:
+def test_wrong_options_of_the_solver_torch_are_refused(case: str) -> None:
     solver, key, text = WRONG[case]
     one = client(small(), *rows())
     with refusal(f"^algorithm.solver.{re.escape(key)}: .*{re.escape(text)}"):

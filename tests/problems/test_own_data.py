@@ -34,7 +34,7 @@ def test_published_leaf_files(data_root: Path, tmp_path: Path, name: str) -> Non
     assert problem.clients == 30 and problem.samples.sum() == rows and problem.d == 60 * 10
 
 
-def test_broken_leaf(tmp_path: Path) -> None:
+def test_missing_and_damaged_leaf_files_are_refused(tmp_path: Path) -> None:
     with refusal(r"problem.data.path=: missing; expected the path of a folder"):
         load(ProblemConfig(data=Leaf()))
     with refusal(r"problem.data.path=~nobody-of-this-name/x: there is no such folder"):

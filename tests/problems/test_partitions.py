@@ -83,7 +83,7 @@ def test_dirichlet_keeps_its_own_least_over_the_batch() -> None:
 
 
 @pytest.mark.parametrize("clients", [5, 40])
-def test_dirichlet_law(clients: int) -> None:
+def test_dirichlet_shares_have_the_moments_of_the_distribution(clients: int) -> None:
     """Mean 1/n, variance (1/n)(1 - 1/n)/(n alpha + 1), covariance -1/(n^2 (n alpha + 1)) (textbook)."""
     alpha, size = 0.3, 10**9
     generator = stream(5, "test")
@@ -119,7 +119,7 @@ def test_dirichlet_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [Iid, NearIid, ClassesPerClient, Dirichlet])
-def test_seed_decides(kind: type) -> None:
+def test_equal_seeds_give_equal_partitions_and_others_do_not(kind: type) -> None:
     y = labels(0, 1000, 10)
     first, again, other = (kind(seed=s).owners(y, 10, 10, 1) for s in (3, 3, 4))
     assert (first == again).all() and (first != other).any()

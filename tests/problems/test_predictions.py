@@ -145,7 +145,9 @@ def loaded(**options: Any) -> problems.Problem:
         ("poisson, round", [[0.0], [math.log(3)], [math.log(2.2)]], [1, 3, 1], 2 / 3),
     ],
 )
-def test_accuracies(loss: str, rows: Any, y: Any, right: float | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_accuracies_are_those_by_hand_and_nan_where_there_are_none(
+    loss: str, rows: Any, y: Any, right: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
     """None: there are none, which one line says."""
     loss, _, predict = loss.partition(", ")
     problem = loaded(loss=loss, rows=rows, y=y, predict=predict)

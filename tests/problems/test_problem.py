@@ -107,7 +107,7 @@ def test_what_is_left_out_is_filled_in() -> None:
         (Quadratic, {"optima": []}, "optima"),
     ],
 )
-def test_bad_config(make: Any, given: dict, key: str) -> None:
+def test_values_that_do_not_fit_the_problem_are_refused(make: Any, given: dict, key: str) -> None:
     with refusal(f"^{key}="):
         make(**given)
     with refusal(r"it is for two classes, and there are 10; expected another model"):

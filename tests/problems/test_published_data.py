@@ -33,7 +33,7 @@ def test_devices_and_halves(kind: Synthetic) -> None:
 
 
 @pytest.mark.parametrize("kind", [Synthetic(beta=1), SyntheticIid()], ids=str)
-def test_feature_law(kind: Synthetic) -> None:
+def test_synthetic_features_have_the_published_variances_and_means(kind: Synthetic) -> None:
     """Within a device x_j has variance j^-1.2; the means are zero in the iid set only."""
     rows = kind.read(NOWHERE, False, None)
     largest = np.bincount(rows.owner).argmax()
@@ -58,7 +58,7 @@ def test_alpha_and_beta_are_standard_deviations() -> None:
 
 
 @pytest.mark.parametrize("kind", ["weak", "strong"])
-def test_fedpd(kind: str) -> None:
+def test_fedpd_data_have_the_published_sizes_and_labels(kind: str) -> None:
     """100 agents, 400 samples, 20 features, the last one constant 1; only strong labels follow the features."""
     rows = FedPDSynthetic(kind=kind).read(NOWHERE, False, None)
     assert rows.x.shape == (40000, 20) and rows.owner is not None and len(rows.y_test) == 0
@@ -87,15 +87,14 @@ def matlab(scores: np.ndarray, noise: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scale", [0.3, 3.0, 100.0])
-def test_released_labels(scale: float) -> None:
-    """The closed form equals the result of the five statements, for scores around 1 and for large ones."""
+def test_the_closed_form_gives_the_labels_of_the_released_code(scale: float) -> None:
     scores, noise = np.random.default_rng(1).standard_normal((2, 20_000)) * [[scale], [1.0]]
     labels = matlab(scores, noise)
     assert set(labels) == {-1.0, 1.0}
     assert (released_labels(scores, noise) == (labels > 0)).all()
 
 
-def test_strong_code() -> None:
+def test_strong_code_draws_features_and_labels_as_the_released_code() -> None:
     """x_i = 40 U(0,1)^d + integers of [-10, 10]; the threshold's scale is the largest score of all agents, so that
     positive scores get +1 with probability 1/2, and negative ones -1 with little more than that."""
     rows = FedPDSynthetic(kind="strong-code", seed=3).read(Path("nowhere"), False, None)

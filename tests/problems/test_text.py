@@ -87,7 +87,7 @@ def test_other_characters_are_spaces_and_lines_of_a_role_one_text(tmp_path: Path
     assert [LETTERS[y] for y in rows.y] == [after for text in texts for _, after in windows(text, 3)]
 
 
-def test_drawn_roles(tmp_path: Path) -> None:
+def test_roles_are_drawn_by_the_seed_among_those_with_enough_text(tmp_path: Path) -> None:
     """This number of the roles with enough text, in the order of the file; another seed draws others; the tokens are
     those of all roles."""
     roles = [("p", str(k), LETTERS[30 + k] * (10 if k % 3 else 5)) for k in range(30)]
@@ -122,7 +122,7 @@ WHOLE = "".join(json.dumps({"play": p, "role": r, "text": t}) + "\n" for p, r, t
 
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(WHOLE)))
-def test_cut_file(tmp_path: Path, length: int) -> None:
+def test_a_file_cut_inside_a_line_is_refused_and_after_a_line_is_read(tmp_path: Path, length: int) -> None:
     """A file that ends inside a line is refused; one that ends with a line has that many roles."""
     file = tmp_path / "roles.jsonl"
     file.write_bytes(WHOLE[:length])
@@ -141,7 +141,7 @@ def test_cut_file(tmp_path: Path, length: int) -> None:
 @pytest.mark.parametrize(
     "line", ["[1]", "3", '{"role": "A"}', '{"role": 1, "text": "x"}', '{"role": "A", "text": null}', "", "[" * 9999]
 )
-def test_bad_line(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_no_object_with_role_and_text_is_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "roles.jsonl"
     file.write_bytes(WHOLE + line.encode() + b"\n")
     with refusal(f"^data file={file}: line 4: .*; expected a json object with role and text in each line$"):

@@ -260,7 +260,9 @@ PICKLES = {
 
 
 @pytest.mark.parametrize("name", PICKLES)
-def test_hostile_pickles(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_pickles_are_refused_and_execute_nothing(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     content, says = PICKLES[name]
     (tmp_path / "data_batch_1").write_bytes(content)

@@ -287,7 +287,7 @@ def test_sample_gradients_are_those_that_a_client_computes(algorithm: str, expec
     assert sum(computed) == expected == module("fedpd/counts").sample_gradients(job, 400, 6, 2)
 
 
-def test_irregular_clients() -> None:
+def test_irregular_clients_have_the_listed_times_and_others_the_mean() -> None:
     """The first quarter has the times of the list, the others their geometric mean, times the epochs."""
     from mpifl.jobs.asypfl.irregular_delays import Irregular
 

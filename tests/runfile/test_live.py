@@ -326,7 +326,7 @@ def test_a_file_system_without_locks(
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------
-def test_locks(tmp_path: Path) -> None:
+def test_a_lock_is_seen_until_its_last_holder_releases_it(tmp_path: Path) -> None:
     """Several may hold one; files and folders; it is gone with the process or when it is released."""
     path = tmp_path / "file"
     path.touch()

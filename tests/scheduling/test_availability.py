@@ -144,7 +144,7 @@ def test_a_trace_that_repeats(tmp_path: Path) -> None:
         ('client,start,end\n0,1,"2', "line 2"),
     ],
 )  # fmt: skip
-def test_wrong_traces(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_trace_is_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
     if text.endswith('"2'):
         text += "\0" * 200_000 + '"'
     with pytest.raises(ConfigError, match=rf"^path=.*trace.csv: .*{says}") as error:
@@ -227,7 +227,9 @@ def test_own_models_are_checked() -> None:
         ("{name: renewal, cohort_from: available}", "cohort_from=available: the algorithm is area, and it has no"),
     ],
 )
-def test_wrong_sections(tmp_path: Path, section: str, says: str, refused: Callable[..., str]) -> None:
+def test_a_wrong_availability_section_is_refused_before_there_is_a_file(
+    tmp_path: Path, section: str, says: str, refused: Callable[..., str]
+) -> None:
     """One line and exit code 2, before there is a file."""
     file = write(tmp_path, "wrong", job(AREA, SMALL))
     output = tmp_path / "wrong.h5"

@@ -39,7 +39,7 @@ def test_rates_depend_on_the_seed_alone_and_are_equal_without_spread() -> None:
     assert Exponential(rate=7.0).rates(5, 1).tolist() == [7.0] * 5
 
 
-def test_exponential_times() -> None:
+def test_exponential_times_are_independent_and_have_the_clients_rates() -> None:
     """Each client's times are Exp(lambda_i), independent from round to round and from client to client."""
     law = Exponential(rate=10.0, spread=3.0)
     rates, seconds = law.rates(3, 5), law.contact_times(3, 5)
@@ -91,7 +91,7 @@ def test_a_trace_gives_the_rows_of_a_client_in_order_and_again_if_asked(tmp_path
     "text", ["client,seconds\n0,1\n", "client,seconds\n0,1\n1,-1\n", "client,seconds\n0,1\n2,1\n", "client,time\n0,1\n",
              "client,seconds\n0,x\n1,1\n", "client,seconds\n0,nan\n1,1\n", "client,seconds\n0\n", ""]
 )  # fmt: skip
-def test_bad_traces(tmp_path: Path, text: str) -> None:
+def test_wrong_traces_are_refused(tmp_path: Path, text: str) -> None:
     """A client without rows, a negative or missing or unreadable time, an unknown client, other columns, nothing."""
     path = tmp_path / "trace.csv"
     path.write_text(text)

@@ -49,7 +49,7 @@ def virtual(*own: list[tuple[float, float]], seconds: float = 2.0, restart: bool
 
 
 # -- virtual -----------------------------------------------------------------------------------------------------------
-def test_virtual_times() -> None:
+def test_updates_wait_in_virtual_time_until_their_clients_are_on() -> None:
     """Contacts of 2 s. Client 0 is always on; client 1 is on in 1..2 and from 5; client 2 in 0..5 and from 9."""
     own = [ALL, [(1.0, 2.0), (5.0, inf)], [(0.0, 5.0), (9.0, inf)]]
     for restart, second, third in ((False, [6.0, 8.0, 10.0], 10.0), (True, [7.0, 9.0, 11.0], 11.0)):
@@ -233,7 +233,7 @@ EVERY = {(name, how) for name in NAMES for how in ("paused", "restart")} - {("re
 
 
 @pytest.mark.parametrize(("name", "interrupted"), parameters(sorted(EVERY), SHORT))
-def test_every_method(name: str, interrupted: str, tmp_path: Path) -> None:
+def test_every_method_runs_with_clients_on_and_off_and_is_replayed(name: str, interrupted: str, tmp_path: Path) -> None:
     """Each update is consumed while its client is on, some messages have waited, and a replay has the same bits."""
     case = {**CASES[name], "seed": 4, "stop": {"updates": 60, "time": 500}}  # a seed by which few are on at first
     periods = {"on": 1.0, "off": 1.0, "spread": 1.3, "interrupted": interrupted}

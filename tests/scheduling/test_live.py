@@ -39,7 +39,7 @@ def virtual(*seconds: float) -> VirtualClock:
     return VirtualClock(Fixed(seconds=list(seconds)).contact_times(3, 0))
 
 
-def test_ties() -> None:
+def test_ties_are_in_the_order_update_aggregation_evaluation_end() -> None:
     """At equal times: updates by client, then aggregations, then evaluations, then the end."""
     plan = LiveSchedule(virtual(1, 1, 1), Trigger(period=1), 0, stop_time=2, evaluate_every=1)
     second = [("update", 0), ("update", 1), ("update", 2), ("aggregate", -1), ("evaluate", -1)]
@@ -47,7 +47,7 @@ def test_ties() -> None:
     assert [event[:3] for event in events(plan)] == expected
 
 
-def test_due_times() -> None:
+def test_updates_come_at_their_times_and_every_second_one_aggregates() -> None:
     plan = LiveSchedule(virtual(1, 2.5, 0.7), Trigger(every=2), 0, stop_time=2.5)
     updates = [e[1:] for e in events(plan) if e[0] == "update"]
     expected = sorted([(0.7 * k, 2) for k in (1, 2, 3)] + [(1.0, 0), (2.0, 0), (2.5, 1)])

@@ -44,7 +44,7 @@ def likely(trigger: Trigger, reply: str) -> Trigger:
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
 @pytest.mark.parametrize("reply", ["before", "after", "deferred"])
-def test_replay(reply: str, trigger: Trigger) -> None:
+def test_a_replay_of_every_trigger_and_reply_has_the_same_bits(reply: str, trigger: Trigger) -> None:
     """Every trigger and reply policy; also where all is at the same times: the order, and not the times, decides."""
     method = Area(step_size=0.2, step_weights="one", local_steps=2, output="average", reply=reply)
     laws = (

@@ -78,7 +78,7 @@ def test_times_of_a_contact() -> None:
     assert law.has_split_times and not law.may_be_zero
 
 
-def test_spread() -> None:
+def test_factors_are_evenly_spaced_from_1_to_the_spread() -> None:
     """Factors evenly spaced from 1, the first client's, to `spread`, the last one's; one client alone has 1."""
     for spread, factors in ((1.0, [1, 1, 1]), (2.0, [1, 1.25, 1.5, 1.75, 2]), (0.5, [1, 0.75, 0.5]), (7.0, [1])):
         parts = Speed(compute=2.0, exchange=1.0, spread=spread).split_times(len(factors), 0)

@@ -415,7 +415,7 @@ def test_a_function_that_goes_wrong_later_ends_the_run(
         (f"problem={{entry: {HERE}:regression}}", "this problem has no class labels, or no scores of the classes;"),
     ],
 )
-def test_wrong_metrics(override: str, says: str, tmp_path: Path) -> None:
+def test_wrong_metrics_are_refused_before_there_is_a_file(override: str, says: str, tmp_path: Path) -> None:
     if "entry" in override:
         pytest.importorskip("torch")
     with pytest.raises(ConfigError) as raised:

@@ -137,7 +137,7 @@ def check(algorithm: Algorithm, deaths: str, evaluate: int = 7) -> Run:
         for k, deaths in enumerate(DEATHS)
     ],
 )
-def test_every_algorithm(case: str, deaths: str) -> None:
+def test_every_algorithm_goes_on_without_lost_clients_and_is_replayed(case: str, deaths: str) -> None:
     check(build(case), deaths)
 
 

@@ -181,7 +181,9 @@ def test_checkpoints_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("at", [0, long(1), 59, long(60)])
 @pytest.mark.parametrize("number", parameters([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], [signal.SIGINT]))
-def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int) -> None:
+def test_a_run_that_a_signal_interrupted_is_resumed_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int
+) -> None:
     """After a given number of updates the run is saved and resumed; if that was the last update, it is completed.
 
     0: when the run file is there, before the first message.

@@ -76,9 +76,7 @@ TRIGGERS = {"every": Trigger(every=2), "period": Trigger(period=0.3), "poisson":
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
-def test_a_plan(trigger: str) -> None:
-    """A new plan made from what is saved after any event produces the remaining events."""
-
+def test_a_plan_saved_after_any_event_produces_the_remaining_events(trigger: str) -> None:
     def new() -> LiveSchedule:
         clock = VirtualClock(Exponential(rate=2.0, spread=0.5).contact_times(3, 1))
         plan = LiveSchedule(

@@ -30,7 +30,7 @@ def attempt(slurm: dict[str, str], folder: Path, library: str, *start: str | Pat
     return f"{run.returncode}: {run.stderr}"
 
 
-def test_srun(slurm: dict[str, str], tmp_path: Path) -> None:
+def test_srun_starts_one_run_of_all_ranks_or_ends_with_exit_code_2(slurm: dict[str, str], tmp_path: Path) -> None:
     """With each --mpi that this SLURM has, but the numbered ones of PMIx."""
     listed = subprocess.run(["srun", "--mpi=list"], env=slurm, text=True, capture_output=True)
     kinds = {"none", "pmi2", "pmix", "cray_shasta"} & set((listed.stdout + listed.stderr).split())

@@ -230,7 +230,7 @@ def test_warned_saved_and_started_again(disturbed: Disturb) -> None:
             assert sets(folder_of(job.path))
 
 
-def test_time_limit(disturbed: Disturb) -> None:
+def test_a_run_that_nears_its_time_limit_is_saved_and_started_again(disturbed: Disturb) -> None:
     """SLURM warns 10 to 40 s before the end of the minute, as often as it takes."""
     with disturbed("time limit", SAVED, 1800, 0.12, "site.time=0:01:00", "site.warning=10"):
         pass
@@ -245,8 +245,8 @@ def test_a_node_fails(disturbed: Disturb) -> None:
         until(lambda: job.facts()["Restarts"] == "1", "requeue")  # the node comes back: ReturnToService=2
 
 
-def test_preempted(disturbed: Disturb, tmp_path: Path) -> None:
-    """A job of a partition with priority takes the nodes; the run continues from its last checkpoint."""
+def test_a_preempted_run_continues_from_its_last_checkpoint(disturbed: Disturb, tmp_path: Path) -> None:
+    """A job of a partition with priority takes the nodes."""
     outcome = "started again from the last checkpoint, bit-identical"
     with disturbed("preempted", outcome, 3000, 0.05, "checkpoint.updates=200") as job:
         until(lambda: sets(folder_of(job.path))[-1:] > [2], "checkpoints")

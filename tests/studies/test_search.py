@@ -288,7 +288,9 @@ def test_a_budget_draws_the_same_combinations_for_each_method(write: Write) -> N
         ("--part=0/2", "--part=0/2: a search compares all runs of a rung, so it cannot be split; expected 0/1"),
     ],
 )  # fmt: skip
-def test_wrong_searches(write: Write, refused: Callable[..., str], words: str, says: str) -> None:
+def test_wrong_searches_are_refused_before_any_run(
+    write: Write, refused: Callable[..., str], words: str, says: str
+) -> None:
     path = write()
     assert says in refused("sweep", path, words)
     assert not list(path.parent.glob("out/*.h5"))

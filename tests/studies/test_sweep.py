@@ -315,7 +315,7 @@ def test_a_script_without_a_main_guard(write: Write, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "2/2", "-1/2", "0/0", "a/b", "1/2/3"])
-def test_wrong_parts(write: Write, refused: Callable[..., str], text: str) -> None:
+def test_wrong_parts_are_refused(write: Write, refused: Callable[..., str], text: str) -> None:
     assert f"--part={text}: not a part; expected K/N" in refused("sweep", write(), f"--part={text}")
 
 

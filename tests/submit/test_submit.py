@@ -285,7 +285,7 @@ def test_what_another_batch_system_has_of_its_own(script: Script, scheduler: str
         ("lsf", "job", ["#BSUB -J base", "#BSUB -n 8", "#BSUB -o /project/results/base-%J.log"]),
     ],
 )
-def test_directives(script: Script, scheduler: str, kind: str, lines: list[str]) -> None:
+def test_directives_are_those_of_the_batch_system(script: Script, scheduler: str, kind: str, lines: list[str]) -> None:
     assert set(lines) <= set(script(scheduler, kind).splitlines())
 
 

@@ -203,7 +203,9 @@ def nobody(centre: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         ("run job.yaml output=closed/run.h5", "output=closed/run.h5: cannot be written: Permission denied"),
     ],
 )
-def test_permissions(nobody: Callable[[], None], capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
+def test_files_and_folders_without_permission_are_named(
+    nobody: Callable[[], None], capsys: pytest.CaptureFixture[str], line: str, says: str
+) -> None:
     shutil.copy("job.yaml", "private.yaml")
     Path("private.yaml").chmod(0)
     Path("closed").mkdir(mode=0o555)
