@@ -125,3 +125,10 @@ def test_facts_on_pages_name_their_tests() -> None:
         for cell in re.findall(rf"\| ({one}(?:, {one})*) \|$", page.read_text(), flags=re.MULTILINE):
             facts |= {*re.findall(one, cell)}
     assert len(facts) > 80 and [fact for fact in sorted(facts) if not tested(fact)] == []
+
+
+def test_the_gpu_session_runs_every_test_of_gpus() -> None:
+    """It selects them by name: one that is gone would select none, and one that is new would not run."""
+    source = (ROOT / "benchmarks" / "gpu_session.py").read_text(encoding="utf-8")
+    tests = (ROOT / "tests" / "gpu" / "test_gpu.py").read_text(encoding="utf-8")
+    assert sorted(re.findall(r'"(test_\w+)"', source)) == sorted(re.findall(r"^def (test_\w+)", tests, re.M))

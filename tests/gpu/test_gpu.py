@@ -13,6 +13,8 @@ import torch
 
 import mpifl
 from mpifl import open_run
+from mpifl.problems import load
+from mpifl.problems.problem import ComputeResources
 from mpifl.problems.torch.device import Direct, Gpu
 from mpifl.vector_memory import Staged
 from tests.mpi.cases import DIGITS, job
@@ -64,6 +66,18 @@ def test_cpu_and_gpu_agree(name: str, tmp_path: Path) -> None:
         close(two.evaluations[columns].to_numpy(), one.evaluations[columns].to_numpy(), max(tolerance, 1e-6))
     (facts,) = json.loads(attribute(gpu, "compute"))
     assert facts["device"] == GPU and facts["transfers"] == "copied" and facts["gpu"]
+
+
+def test_models_are_measured_on_the_gpu_as_on_the_cpu() -> None:
+    found = []
+    for device in ("cpu", GPU):
+        case = {"name": "measured", "output": "none.h5", **on(device, CASES["area"])}
+        problem = load(mpifl.load_job(case).problem)
+        facts = problem.prepare(ComputeResources())
+        assert facts["device"] == device
+        x = problem.initial(0)
+        found.append([*problem.evaluate(x).values(), *problem.gradient(x)])
+    close(np.nan_to_num(found[1]), np.nan_to_num(found[0]), 1e-9)
 
 
 def test_autocast_gives_another_model_near_that_without_it(tmp_path: Path) -> None:
