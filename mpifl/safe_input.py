@@ -107,15 +107,15 @@ def read_file(path: Path, follow_links: bool = True) -> bytes:
         return file.read()
 
 
-def read_text_file(path: Path) -> bytes:
-    """The content of a small file or pipe with a configuration. Raises OSError, ValueError."""
+def read_text_file(path: Path, limit: int = MAX_TEXT) -> bytes:
+    """The content of a file or pipe of at most `limit` bytes, such as a configuration. Raises OSError, ValueError."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         os.set_blocking(file.fileno(), True)  # it waits only while a process has the pipe open
-        found = file.read(MAX_TEXT + 1)
+        found = file.read(limit + 1)
         if not found and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
             raise OSError("nothing came from this pipe")
-    if len(found) > MAX_TEXT:
-        raise ValueError(f"it has more than {MAX_TEXT} bytes")
+    if len(found) > limit:
+        raise ValueError(f"it has more than {limit} bytes")
     return found
 
 

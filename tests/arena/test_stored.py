@@ -17,7 +17,7 @@ from mpifl.runfile.reader import open_run
 from mpifl.tools.arena.statistics import mean_ranks, scores
 from mpifl.tools.arena.submission import verify_table
 from mpifl.tools.arena.suite import load_suite, run_command, stored_table
-from mpifl.tools.arena.table import hashes, read_table, stored_rows
+from mpifl.tools.arena.table import Row, hashes, read_table, stored_rows, write_table
 from tests.analysis.test_page import browse, in_a_browser
 from tests.analysis.test_tables import needs_pdflatex, pdflatex
 
@@ -137,6 +137,16 @@ def test_a_browser_shows_the_interactive_page(tier: str, width: int, tmp_path: P
     assert len(facts["all"][0]) == 2 + len(everything) and facts["wide"] <= 0 and facts["lines"] == 20
     assert facts["none"] == (0 if tier == "quick" else 19)
     assert facts["command"].startswith("mpifl run jobs/arena/quadratic-slow")
+
+
+def test_a_table_of_a_whole_tier_is_read(tmp_path: Path) -> None:
+    """That of the standard tier has 5 MB."""
+    rows = [
+        Row("a", "M", "{}", seed, "tuning", "completed", curve=" ".join(["0.12345678"] * 50)) for seed in range(9999)
+    ]
+    path = tmp_path / "all.csv"
+    path.write_text(write_table(rows))
+    assert path.stat().st_size > 5e6 and [row.seed for row in read_table(path)] == list(range(9999))
 
 
 @pytest.mark.parametrize(

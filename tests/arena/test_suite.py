@@ -117,14 +117,14 @@ def test_a_method_with_a_step_an_update_has_step_sizes_divided_by_the_number_of_
     }  # fmt: skip
 
 
-def test_the_first_configuration_has_a_step_size_of_a_tenth_but_that_of_area() -> None:
+def test_the_first_configuration_has_a_step_size_of_a_tenth() -> None:
     """As the guide says; where an update moves the model by a whole step, a tenth over the number of clients."""
     suite = load_suite()
     for name, method in suite.methods.items():
         first = configurations(suite, suite.scenarios["quadratic-slow"], name, method)[0]
         job = read.load(suite.scenarios["quadratic-slow"].path, keys={"algorithm": first})
         step = job.algorithm.step_size * (16 if method.per_update else 1)  # type: ignore[attr-defined]
-        assert step == pytest.approx(1 if name == "AREA" else 0.1), name
+        assert step == pytest.approx(0.1), name
 
 
 def test_a_range_in_times_of_messages_follows_the_scenario() -> None:

@@ -159,12 +159,12 @@ def stored_rows(tier: str, scenarios: Container[str]) -> list[Row]:
 def read_content(path: Path) -> bytes:
     """The content of a table or a submission, unzipped. Raises ConfigError where it cannot be read, or is too large."""
     try:
-        content = read_text_file(path)
+        content = read_text_file(path, SMALL_BYTES)
         if path.suffix == ".gz":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
                 content = file.read(SMALL_BYTES + 1)
-        if len(content) > SMALL_BYTES:
-            raise ValueError(f"it has more than {SMALL_BYTES} bytes")
+            if len(content) > SMALL_BYTES:
+                raise ValueError(f"it has more than {SMALL_BYTES} bytes")
     except (OSError, EOFError, ValueError, zlib.error) as error:
         wrong, expected = f"cannot be read: {error_text(error)}", "a file that mpifl arena wrote"
         raise ConfigError("arena", path, wrong, expected) from None
