@@ -229,7 +229,7 @@ def restored_torch(job: Job) -> Iterator[None]:
         return
     from mpifl.problems.torch import set_environment
 
-    set_environment()  # before torch is imported
+    set_environment()  # before torch computes
     name = "mpifl.problems.torch.device"
     before = device.settings() if (device := sys.modules.get(name)) else None
     try:
