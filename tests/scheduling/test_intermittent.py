@@ -175,7 +175,7 @@ def test_a_held_update_is_cancelled_or_saved(real: Callable[..., RealClock]) -> 
     again.load(saved)
     again.start()
     wall.arrivals = [(3.0, 1)]  # the client sends it again
-    assert drive(again, wall, 8.0) == [] and again.held == 1
+    assert drive(again, wall, 8.0) == [] and again.held_count == 1
     assert drive(again, wall, 10.0) == [(pytest.approx(9.0), 1, 1.0)]
     clock.cancel(1)
     assert clock.held_count == 0 and not clock.has_in_flight
