@@ -227,9 +227,6 @@ def restored_torch(job: Job) -> Iterator[None]:
     if job.problem.torch is None:
         yield
         return
-    from mpifl.problems.torch import set_environment
-
-    set_environment()  # before torch computes
     name = "mpifl.problems.torch.device"
     before = device.settings() if (device := sys.modules.get(name)) else None
     try:

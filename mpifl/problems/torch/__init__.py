@@ -1,4 +1,4 @@
-"""Problems whose models are torch modules. Imported only by jobs that have one: torch takes seconds and memory."""
+"""Problems whose models are torch modules. Only jobs that have one import these: torch takes seconds and memory."""
 
 from __future__ import annotations
 
