@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import floor, inf
+from math import floor, inf, log1p
 from typing import Annotated, Literal
 
 import numpy as np
@@ -113,7 +113,7 @@ class Renewal(Availability):
                 begin = 0.0
                 if stationary and state * (on[i] + off[i]) >= on[i]:
                     # The rest of an off period: exponential like the whole, being memoryless; of a fixed one uniform.
-                    begin = off[i] * (residual if fixed else -np.log1p(-residual).item())
+                    begin = off[i] * (residual if fixed else -log1p(-residual))
                 elif stationary and fixed:
                     lengths[0] *= residual
             boundaries = list(accumulate(lengths, initial=begin))

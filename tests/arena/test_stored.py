@@ -46,6 +46,32 @@ def test_the_pages_and_the_paper_are_those_of_the_stored_results(tmp_path: Path)
         assert (tmp_path / name).read_text() == (DOCS / name).read_text(), name
 
 
+@pytest.mark.long
+def test_the_page_of_another_processor_counts_the_runs_that_differ(tmp_path: Path) -> None:
+    """In quadratic-slow one run is within the tolerance, and a tuning and a reporting run differ by a fifth."""
+    rows = stored_rows("quick", load_suite().scenarios)
+    tuning, reporting = (
+        [
+            k
+            for k, row in enumerate(rows)
+            if (row.scenario, row.role) == ("quadratic-slow", role) and row.status == "completed"
+        ]
+        for role in ("tuning", "reporting")
+    )
+    for k, factor in ((tuning[0], 1 + 1e-6), (tuning[1], 0.8), (reporting[0], 0.8)):
+        rows[k] = rows[k]._replace(loss=factor * rows[k].loss, model="other")
+    (tmp_path / "other.csv").write_text(write_table(rows))
+    (tmp_path / "results").mkdir()
+    runpy.run_path(str(DOCS / "generator" / "arena_processors.py"))["main"](
+        str(tmp_path / "other.csv"), "Haswell", "Zen", docs=tmp_path
+    )
+    text = " ".join((tmp_path / "results" / "arena-processors.md").read_text().split())
+    assert "Of 2,808 runs 2,805 have the same bits, and 1 others agree" in text and "The other 2 are listed" in text
+    assert "| quadratic-slow | 468 | 465 | 1 | 1 | 0.2 |" in text and "| digits-iid | 468 | 468 | 0 | 0 | 0 |" in text
+    row = rows[reporting[0]]
+    assert re.search(rf"\| quadratic-slow \| {row.method} \| [^|]* \| \| {row.seed} \| 0\.2 \|", text)
+
+
 def test_every_number_of_the_paper_is_generated() -> None:
     """But for labels and references, and the words one and first."""
     body = (DOCS / "paper" / "arena.tex").read_text().partition("\\maketitle")[2].partition("\\begin{thebib")[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from math import inf, sqrt
@@ -96,6 +99,27 @@ def test_periods_are_functions_of_seed_and_client() -> None:
     assert all(start < end > t for (_, t), (start, end) in expected.items())
     own = periods(model.on_periods(3, 7), 2, 5e4)
     assert len(own) > 3 * PERIODS and all(a[1] < b[0] for a, b in pairwise(own))
+
+
+def test_the_processor_does_not_change_periods_or_contact_times() -> None:
+    """They are the same bits without the vector instructions of which NumPy has implementations of its own."""
+    script = """if True:
+        from mpifl.scheduling.availability import Renewal
+        from mpifl.scheduling.delays import Exponential, Speed
+        on = [Renewal(on=3.0, off=4.0, distribution=law).on_periods(500, 1) for law in ("exponential", "fixed")]
+        delays = (Exponential(rate=3.0, spread=1.0), Speed(spread=7.0, noise="exponential"),
+                  Speed(noise="lognormal", sigma=1.3))
+        times = [each.contact_times(500, 1) for each in delays]
+        print([next_on(i, 0.0) for next_on in on for i in range(500)])
+        print([seconds(i, 3) for seconds in times for i in range(500)])
+    """
+    found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    here, other = (
+        subprocess.run([sys.executable, "-c", script], env=os.environ | {"NPY_DISABLE_CPU_FEATURES": disabled},
+                       capture_output=True, text=True, check=True, timeout=60).stdout
+        for disabled in ("", " ".join(found))
+    )  # fmt: skip
+    assert len(here) > 40_000 and here == other
 
 
 @pytest.mark.long

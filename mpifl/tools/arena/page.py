@@ -323,7 +323,7 @@ def scenario_results(scenario: Scenario, names: Sequence[str], rows: Sequence[Ro
             _median([row.updates for row in reached]), _median([row.bytes / 1e6 for row in reached]), str(len(reached)),
             _mean([row.area for row in fine]), _mean([100 * row.accuracy for row in fine]),
             _mean([100 * row.worst for row in fine]), str(failed or ""),
-            _configuration(own[0].configuration) if own else "-",
+            describe_configuration(own[0].configuration) if own else "-",
         ])  # fmt: skip
     return table, ["method", "loss", "difference to best (95 %)", "verdict", "time to target (s)", "updates", "MB",
                    "runs that reach the target", "area", "accuracy (%)", "worst tenth (%)", "failed",
@@ -355,7 +355,7 @@ def unchanged(scenario: Scenario, names: Sequence[str], rows: Sequence[Row]) -> 
     return f"In all runs of {' and '.join(found)} the final loss is that of the initial model." if found else ""
 
 
-def _configuration(text: str) -> str:
+def describe_configuration(text: str) -> str:
     """The options of a configuration in one line."""
     values = json.loads(text) if text else {}
     shown = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in values.items()}

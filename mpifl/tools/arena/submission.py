@@ -326,7 +326,7 @@ def recompute(
     for here in measured(found.suite, found.suite.scenarios[study.options.name], study, index):
         row = stated[here.identity]
         wrong = [name for name, one, other in zip(Row._fields, row, here, strict=True) if str(one) != str(other)]
-        if wrong and not same_kernels and _agree(row, here):
+        if wrong and not same_kernels and agree(row, here):
             recomputed.rounded += 1
         elif wrong:
             where = f"{row.scenario}, seed {row.seed}, {row.configuration}"
@@ -337,7 +337,7 @@ def recompute(
             log.warning("%s", text)
 
 
-def _agree(one: Row, other: Row) -> bool:
+def agree(one: Row, other: Row) -> bool:
     """Whether two rows of the same job agree within the rounding of other kernels."""
 
     def numbers(row: Row) -> list[float]:
