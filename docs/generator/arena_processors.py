@@ -13,7 +13,6 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from tabulate import tabulate
 
 DOCS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(DOCS.parent))
@@ -69,23 +68,22 @@ def main(path: str, stored: str, other: str, docs: Path = DOCS) -> None:
         {(row.scenario, row.method, row.configuration) for row in each if row.role == "reporting"} for each in rows
     ]
     same, different = [pair for pair in pairs if _same(*pair)], [pair for pair in pairs if not agree(*pair)]
+    scenarios = [_scenario(key, [pair for pair in pairs if pair[0].scenario == key]) for key in results[0].scenarios]
+    ranking = sorted(zip(results[0].names, *ranks, strict=True), key=lambda row: row[1])
+    differing = [_configuration(list(each)) for _, each in groupby(different, key=lambda pair: pair[0][:3])]
     text = PAGE.format(
         tier=TIER, stored=stored, other=other, runs=len(pairs), same=len(same), different=len(different),
         rounded=len(pairs) - len(same) - len(different), tuned=len(choices[0]),
         selected=len(choices[0] & choices[1]), tau=statistics.kendall(*ranks),
         cells=len(cells[0]), equal_cells=sum(map(str.__eq__, *cells)),
         tests=len(verdicts[0]), equal_tests=sum(map(str.__eq__, *verdicts)),
-        scenarios=_table([_scenario(name, [pair for pair in pairs if pair[0].scenario == name])
-                          for name in results[0].scenarios],
-                         ["scenario", "runs", "same bits", "tuning runs outside the tolerance",
-                          "reporting runs outside the tolerance",
-                          "largest relative difference of a reporting run's final loss"]),
-        ranks=_table(sorted(([name, f"{one:.2f}", f"{two:.2f}"]
-                             for name, one, two in zip(results[0].names, *ranks, strict=True)),
-                            key=lambda row: float(row[1])), ["method", f"mean rank, {stored}", f"mean rank, {other}"]),
-        differing=_table([_configuration(list(each)) for _, each in groupby(different, key=lambda pair: pair[0][:3])],
-                         ["scenario", "method", "configuration", "tuning seeds", "reporting seeds",
-                          "difference"]),
+        scenarios=page.pipe_table(scenarios, [
+            "scenario", "runs", "same bits", "tuning runs outside the tolerance",
+            "reporting runs outside the tolerance", "largest relative difference of a reporting run's final loss"]),
+        ranks=page.pipe_table([[name, f"{one:.2f}", f"{two:.2f}"] for name, one, two in ranking],
+                              ["method", f"mean rank, {stored}", f"mean rank, {other}"]),
+        differing=page.pipe_table(differing, [
+            "scenario", "method", "configuration", "tuning seeds", "reporting seeds", "difference"]),
     )  # fmt: skip
     (docs / "results" / "arena-processors.md").write_text(text, encoding="utf-8")
 
@@ -113,10 +111,6 @@ def _largest(pairs: list[Pair]) -> str:
     """The largest relative difference of the loss; equal infinities do not differ."""
     losses = [(one.loss, other.loss) for one, other in pairs if one.loss != other.loss]
     return f"{max((abs(a - b) / max(a, b) if np.isfinite((a, b)).all() else np.inf for a, b in losses), default=0):.1g}"
-
-
-def _table(rows: list[list[object]], titles: list[str]) -> str:
-    return tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def write_page(results: Results, out: Path, name: str) -> Path:
     title, said = f"The arena: {suite.name}, {tier} tier", about(results)
     parts = [f"# {title}", f"{said}\n\nThe guide of the arena explains the columns.",
              f"[The same results as an interactive page, with filters and curves]({name}.html)",
-             f"## Scenarios\n\n{_table(*scenarios_table(scenarios))}"]  # fmt: skip
+             f"## Scenarios\n\n{pipe_table(*scenarios_table(scenarios))}"]  # fmt: skip
     if missing:
         parts.insert(3, f"Not computed here: {', '.join(missing)}.")
     if len(names) > 2 and len(scenarios) > 1:
@@ -131,7 +131,7 @@ def write_page(results: Results, out: Path, name: str) -> Path:
         for kind, figure in figures.items():
             figure.savefig(out / f"{name}-{kind}.png", dpi=150, metadata={"Software": None})
         parts += [
-            f"## All scenarios\n\n{_table(*methods_table(results))}",
+            f"## All scenarios\n\n{pipe_table(*methods_table(results))}",
             f"![Performance profiles]({name}-profile.png)\n\n![Mean ranks]({name}-ranks.png)",
             f"## How stable is the ranking?\n\n{stability(results)}",
         ]
@@ -143,19 +143,19 @@ def write_page(results: Results, out: Path, name: str) -> Path:
         )
         if said_of_held_out:
             parts += ["## What was held out", said_of_held_out]
-            parts += [_table(rows, [kind, *held_out.TITLES[kind]]) for kind, rows in kinds.items()]
-    parts.append(f"## Which method in which setting\n\n{USE}\n{_table(*decision_table(results))}")
+            parts += [pipe_table(rows, [kind, *held_out.TITLES[kind]]) for kind, rows in kinds.items()]
+    parts.append(f"## Which method in which setting\n\n{USE}\n{pipe_table(*decision_table(results))}")
     tables = [scenario_results(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
     if said_of_home := home_methods(suite.home, list(scenarios), tables):
         parts.append(f"## Where the package's own methods lose\n\n{said_of_home}")
     tests = list(judge(rows, load_claims()))
     if any(test.scenario for test in tests):
-        parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{_table(*claims_table(tests))}")
+        parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{pipe_table(*claims_table(tests))}")
     for k, (each, cells) in enumerate(zip(scenarios.values(), tables, strict=True)):
         command = f"`mpifl arena{method} --scenario {each.name}` computes this table again."
         never = "" if np.isfinite(results.time[k]).any() else "No run reaches the target."
         notes = " ".join(filter(None, [unchanged(each, names, rows), never, command]))
-        parts.append(f"## {each.name}\n\n{each.why}\n\n{_table(*cells)}\n\n{notes}")
+        parts.append(f"## {each.name}\n\n{each.why}\n\n{pipe_table(*cells)}\n\n{notes}")
     facts = [{row[0]: dict(zip(titles[1:], row[1:], strict=True)) for row in table} for table, titles in tables]
     write_interactive(out / f"{name}.html", title, said, facts, names, rows, scenarios)
     path = out / f"{name}.md"
@@ -387,5 +387,5 @@ def _interval(interval: Interval) -> str:
     return estimate if np.isnan(interval.low) else f"{estimate} ({low} to {high})"
 
 
-def _table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> str:
+def pipe_table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> str:
     return tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)
