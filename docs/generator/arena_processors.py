@@ -9,6 +9,7 @@ kernels with which the stored results and this table were computed.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
@@ -68,7 +69,13 @@ def main(path: str, stored: str, other: str, docs: Path = DOCS) -> None:
         {(row.scenario, row.method, row.configuration) for row in each if row.role == "reporting"} for each in rows
     ]
     same, different = [pair for pair in pairs if _same(*pair)], [pair for pair in pairs if not agree(*pair)]
-    scenarios = [_scenario(key, [pair for pair in pairs if pair[0].scenario == key]) for key in results[0].scenarios]
+    more = Counter((one.scenario, one.role) for one, _ in different)
+    scenarios = []
+    for key in results[0].scenarios:
+        own = [pair for pair in pairs if pair[0].scenario == key]
+        reporting = [pair for pair in own if pair[0].role == "reporting"]
+        scenarios.append([key, len(own), sum(_same(*pair) for pair in own), more[key, "tuning"],
+                          more[key, "reporting"], _largest(reporting)])  # fmt: skip
     ranking = sorted(zip(results[0].names, *ranks, strict=True), key=lambda row: row[1])
     differing = [_configuration(list(each)) for _, each in groupby(different, key=lambda pair: pair[0][:3])]
     text = PAGE.format(
@@ -86,13 +93,6 @@ def main(path: str, stored: str, other: str, docs: Path = DOCS) -> None:
             "scenario", "method", "configuration", "tuning seeds", "reporting seeds", "difference"]),
     )  # fmt: skip
     (docs / "results" / "arena-processors.md").write_text(text, encoding="utf-8")
-
-
-def _scenario(name: str, pairs: list[Pair]) -> list[object]:
-    """A scenario's row."""
-    reporting = [pair for pair in pairs if pair[0].role == "reporting"]
-    more = [len([pair for pair in some if not agree(*pair)]) for some in (pairs, reporting)]
-    return [name, len(pairs), sum(_same(*pair) for pair in pairs), more[0] - more[1], more[1], _largest(reporting)]
 
 
 def _configuration(pairs: list[Pair]) -> list[object]:

@@ -113,6 +113,7 @@ class Renewal(Availability):
                 begin = 0.0
                 if stationary and state * (on[i] + off[i]) >= on[i]:
                     # The rest of an off period: exponential like the whole, being memoryless; of a fixed one uniform.
+                    # NumPy's log1p rounds differently on a CPU with AVX-512.
                     begin = off[i] * (residual if fixed else -log1p(-residual))
                 elif stationary and fixed:
                     lengths[0] *= residual

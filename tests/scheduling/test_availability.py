@@ -102,7 +102,7 @@ def test_periods_are_functions_of_seed_and_client() -> None:
 
 
 def test_the_processor_does_not_change_periods_or_contact_times() -> None:
-    """They are the same bits without the vector instructions of which NumPy has implementations of its own."""
+    """Their bits are the same when NumPy does not use the vector instructions of this CPU."""
     script = """if True:
         from mpifl.scheduling.availability import Renewal
         from mpifl.scheduling.delays import Exponential, Speed

@@ -388,4 +388,5 @@ def _interval(interval: Interval) -> str:
 
 
 def pipe_table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> str:
+    """A table in Markdown."""
     return tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)
