@@ -207,12 +207,14 @@ def test_seeds_to_decide(relation: Any, by: float, distance: float) -> None:
 
 def test_an_item_with_a_page_of_its_own_and_what_is_missing(runs: Path, tmp_path: Path) -> None:
     """The paper's page has the other items, and at its end what is missing; the item is written beside it, as alone."""
-    (runs / "table2.yaml").write_text((runs / "table1.yaml").read_text().replace("title: Table 1", "title: Table 2"))
+    other = (runs / "table1.yaml").read_text().replace("title: Table 1", "title: Table 2\n  missing: '## Why not met'")
+    (runs / "table2.yaml").write_text(other)
     new = "missing: '## Missing, and why'\nitems: [table1]\nown_pages: [table2]"
     with changed(runs / "paper.yaml", "items: [table1]", new):
         assert main(["reproduce", str(runs), "--no-runs", "--out", str(tmp_path)]) == 0
         text, own = (tmp_path / "tiny.md").read_text(), (tmp_path / "tiny-table2.md").read_text()
         assert "## Table 1\n" in text and "Table 2" not in text and own.startswith("# Table 2\n")
+        assert own.endswith("\n\n## Why not met\n") and "Why not met" not in text
         assert text.endswith("\n\n## Missing, and why\n") and "in each row; evaluated every " in text
         assert main(["reproduce", str(runs / "table2.yaml"), "--no-runs", "--out", str(tmp_path / "one")]) == 0
         assert (tmp_path / "one" / "tiny-table2.md").read_text() == own and "## Missing" not in own

@@ -125,6 +125,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool, claims: list[l
         rows = judge_claims(item.page, item.cells, groups, null)
         yield from claim_table(rows)
         claims.extend([item.page.title, row.claim, row.here, row.seeds, row.verdict] for row in rows)
+    yield item.page.missing.strip()
 
 
 def _missing_names(item: Item) -> str:

@@ -166,6 +166,8 @@ class Page(Config):
     """the numbers that tables, claims and published cells show, by name"""
     about: str = ""
     """what was run; Markdown, without results"""
+    missing: str = ""
+    """what is not here, and why claims are not met; Markdown, without results, at the end"""
     published: str = ""
     """the item of published.csv whose cells are compared"""
     strict: list[Strict] = field(default_factory=list)
