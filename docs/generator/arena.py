@@ -59,6 +59,7 @@ def paper_commands(results: page.Results) -> str:
     tests = list(judge(results.rows, load_claims()))
     cells = [cell for row in decisions[0] for cell in row[4:]]
     measured = [np.isfinite(scores(results.rows, measure, scenarios, names)).any(axis=(1, 2)) for measure in page.USES]
+    single = [cell for cell in cells if cell and "," not in cell.partition(":")[0]]
     places = ranks(results.loss.mean(axis=2, keepdims=True))[:, :, 0]  # (scenarios, methods)
     of_first = places[:, names.index(ranking[0][0])]
     winners = set(np.argmin(places, axis=1).tolist())
@@ -82,15 +83,16 @@ def paper_commands(results: page.Results) -> str:
         "FirstWorst": scenarios[int(np.argmax(of_first))],
         "Last": ranking[-1][0], "LastRank": ranking[-1][1], "Winners": len(winners),
         "Alike": int((test.ranks < test.ranks.iloc[0] + test.difference).sum()), "Difference": f"{test.difference:.1f}",
-        "Cells": int(np.sum(measured)), "Decided": sum(map(bool, cells)),
-        "Single": sum("," not in cell.partition(":")[0] for cell in cells if cell),
+        "Cells": int(np.sum(measured)), "Decided": sum(map(bool, cells)), "Single": len(single),
+        "Several": sum(map(bool, cells)) - len(single),
     }  # fmt: skip
     titles = ["method", "mean rank (95 %)", "first", "1x", "2x", "4x", "ever"]
     scenario, over = page.scenarios_table(results.scenarios)
     tables = {
         "ScenarioTable": _tabular("lllrrr", [row[:1] + row[2:7] for row in scenario], over[:1] + over[2:7]),
         "RankingTable": _tabular("llrrrrr", [row[:7] for row in ranking], titles),
-        "UseTable": _tabular("lllp{1.9cm}" + 3 * r">{\raggedright\arraybackslash}p{2.9cm}", *decisions),
+        "UseTable": _tabular(2 * r">{\raggedright\arraybackslash}p{1.7cm}" + "lp{1.9cm}"
+                             + 3 * r">{\raggedright\arraybackslash}p{3cm}", *decisions),
         "ClaimsTable": _tabular(r">{\raggedright\arraybackslash}p{7.1cm}" + r">{\raggedright\arraybackslash}p{2.5cm}"
                                 r">{\raggedright\arraybackslash}p{2.6cm}>{\raggedright\arraybackslash}p{2.6cm}l",
                                 *page.claims_table(tests)),

@@ -33,9 +33,11 @@ OpenBLAS selects its kernels by the type of the processor, and different kernels
 of the {tier} tier, computed with the kernels {stored}, are compared with the same runs with the kernels {other}
 (`OPENBLAS_CORETYPE={other} mpifl arena`).
 
-Of {runs:,} runs {same:,} have the same bits, and {rounded:,} others agree within the tolerance of `mpifl arena verify`:
-1e-5 relative to the losses, and 1 % for other measures. The other {different:,} are listed below. The same
-configuration is selected in {selected} of {tuned} pairs of a method and a scenario.
+Of {runs:,} runs {failed:,} fail with both kernels, {same:,} have the same bits, and {rounded:,} agree within the
+tolerance of `mpifl arena verify`: 1e-5 relative to the final loss and to the mean loss, and 1 % plus 0.01 for all other
+numbers.
+The other {different:,} are listed below. The same configuration is selected in {selected} of {tuned} pairs of a method
+and a scenario.
 
 {scenarios}
 
@@ -50,7 +52,7 @@ the same verdict.
 ## Runs outside the tolerance
 
 Each row has the runs of one configuration. The difference is the largest relative difference of their final losses.
-Where it is within the tolerance, another measure is outside it.
+Where it is within the tolerance, another number is outside it.
 
 {differing}
 """
@@ -69,6 +71,7 @@ def main(path: str, stored: str, other: str, docs: Path = DOCS) -> None:
         {(row.scenario, row.method, row.configuration) for row in each if row.role == "reporting"} for each in rows
     ]
     same, different = [pair for pair in pairs if _same(*pair)], [pair for pair in pairs if not agree(*pair)]
+    failed = sum(one.status == other.status == "failed" for one, other in pairs)
     more = Counter((one.scenario, one.role) for one, _ in different)
     scenarios = []
     for key in results[0].scenarios:
@@ -80,7 +83,7 @@ def main(path: str, stored: str, other: str, docs: Path = DOCS) -> None:
     differing = [_configuration(list(each)) for _, each in groupby(different, key=lambda pair: pair[0][:3])]
     text = PAGE.format(
         tier=TIER, stored=stored, other=other, runs=len(pairs), same=len(same), different=len(different),
-        rounded=len(pairs) - len(same) - len(different), tuned=len(choices[0]),
+        failed=failed, rounded=len(pairs) - failed - len(same) - len(different), tuned=len(choices[0]),
         selected=len(choices[0] & choices[1]), tau=statistics.kendall(*ranks),
         cells=len(cells[0]), equal_cells=sum(map(str.__eq__, *cells)),
         tests=len(verdicts[0]), equal_tests=sum(map(str.__eq__, *verdicts)),
@@ -104,7 +107,7 @@ def _configuration(pairs: list[Pair]) -> list[object]:
 
 
 def _same(one: Row, other: Row) -> bool:
-    return (one.model, one.tables) == (other.model, other.tables)
+    return bool(one.model) and (one.model, one.tables) == (other.model, other.tables)
 
 
 def _largest(pairs: list[Pair]) -> str:

@@ -16,8 +16,8 @@ tuning_seeds: [1000]
 reporting_seeds: [0, 1]
 step_size: {from: 0.01, to: 0.3}
 scenarios:
-  small: {tier: quick, task: quadratic, split: drift, delay: rates spread 4x, target: 3.6}
-  large: {tier: standard, task: quadratic, split: drift, delay: rates spread 4x, target: 3.6}
+  small: {tier: quick, task: quadratic, partition: drift, delay: rates spread 4x, target: 3.6}
+  large: {tier: standard, task: quadratic, partition: drift, delay: rates spread 4x, target: 3.6}
 """
 METHODS = """\
 FedAvg: {algorithm: {name: fedavg}, space: {local_steps: [2]}}

@@ -171,21 +171,21 @@ def test_ten_claims_with_a_number_are_tested_and_their_scenarios_and_methods_are
 
 @pytest.mark.parametrize("claim", [each for each in load_claims() if each.where.startswith("Table")])
 def test_a_number_that_is_quoted_is_in_the_published_table(claim: Claim) -> None:
-    """Each "loss 0.64 of AREA" is a cell of the table with these rates; the better one is the one that is claimed."""
+    """Each "loss 0.64 of AREA (1000)" is a cell with these rates and this step; the better one is the claimed one."""
     with (JOBS / "published.csv").open(encoding="utf-8", newline="") as file:
         cells = [each for each in csv.DictReader(file) if each["paper"] == "area"]
     item, _, rates = claim.where.partition(", ")
     measure, rest = claim.says.split(" ", 1)
-    quoted = re.findall(r"([\d.]+)(?: %)? of ([\w-]+)", rest)
+    quoted = re.findall(r"([\d.]+)(?: %)? of ([\w-]+) \((\d+)\)", rest)
     assert len(quoted) == 2
-    for value, method in quoted:
+    for value, method, step in quoted:
         assert any(
             each["item"] == item and each["measure"] == measure and each["mean"] == value
-            and each["cell"].startswith(f"method={method};") and each["cell"].endswith(f"rates={rates.split()[0]}")
+            and each["cell"] == f"method={method}; step_size={step}; rates={rates.split()[0]}"
             for each in cells
-        ), (value, method)  # fmt: skip
+        ), (value, method, step)  # fmt: skip
     ours = {"S-FedAvg": "FedAvg"}
-    assert [ours.get(method, method) for _, method in quoted] == [claim.better, claim.worse]
+    assert [ours.get(method, method) for _, method, _ in quoted] == [claim.better, claim.worse]
     assert (float(quoted[0][0]) > float(quoted[1][0])) == (claim.measure == "accuracy")
 
 
@@ -198,11 +198,11 @@ def test_a_claim_is_tested_in_each_of_its_scenarios_that_has_runs_of_both_method
     tests = list(judge(rows, [claim, *lacking]))
     assert [test.verdict for test in tests] == ["holds", "not decided", "not tested", "not tested"]
     table, _ = claims_table(tests)
-    assert [row[2] for row in table] == ["one", "two", "not computed: one", "not in the suite: P"]
+    assert [row[2] for row in table] == ["one", "two", "not in these results: one", "not in the suite: P"]
     # mean 7/6, sd 0.2887, half width 4.302653 * 0.2887 / sqrt(3) = 0.717
     assert [row[3] for row in table] == ["+1.17 (+0.45 to +1.88)", "ahead in 1 of 3 pairs, behind in 2", "", ""]
-    assert count_verdicts(tests) == ("Claims that are tested here: 1 of 3, in 2 tests. The claim holds in 1 of them, "
-                                     "does not hold in 0, and is not decided in 1.")  # fmt: skip
+    assert count_verdicts(tests) == ("Claims tested: 1 of 3, in 2 tests. Tests in which the claim holds: 1; in which "
+                                     "it does not: 0; not decided: 1.")  # fmt: skip
 
 
 def test_a_cell_of_the_decision_table_is_empty_where_the_data_do_not_decide() -> None:
@@ -216,7 +216,7 @@ def test_a_cell_of_the_decision_table_is_empty_where_the_data_do_not_decide() ->
     ]
     methods = {name: read_method(name, {"algorithm": {"name": "fedavg"}}) for name in "MNO"}
     ((*condition, loss, time, worst),), titles = decision_table(collect(load_suite(), "quick", methods, rows))
-    assert condition == ["off by label", "one class a client", "20", "digits, logistic"] and len(titles) == 7
+    assert condition == ["labels 5-9 often off", "one class a client", "20", "digits, logistic"] and len(titles) == 7
     assert (loss, time) == ("M over N: +1 (+1 to +1)", "")
     assert worst == "N over M: ahead in 10 of 10 pairs, behind in 0"
 

@@ -85,6 +85,15 @@ def test_the_target_of_a_quadratic_is_a_fifth_of_a_percent_above_the_optimum(nam
     assert scenario.target == pytest.approx(least + 0.002 * (first - least), rel=5e-4)
 
 
+def test_what_a_quadratic_loses_without_its_slow_client_is_as_its_file_says() -> None:
+    scenario = load_suite().scenarios["quadratic-slow"]
+    problem = execution.load_problem(read.load(scenario.path))
+    assert isinstance(problem, QuadraticProblem)
+    optima = [problem.optimum(np.arange(16) < n) for n in (16, 15)]  # client 15 is the slow one
+    losses = [problem.evaluate(x)["train_loss"] for x in optima]
+    assert "{:.2f} at its minimiser, and {:.2f} at that of the other 15".format(*losses) in scenario.why
+
+
 def test_draws_are_the_defaults_and_one_value_in_each_part_of_a_range() -> None:
     suite = load_suite()
     space = {"trigger.every": {"clients": [0.01, 1]}, "server_step": {"from": 0.01, "to": 1}}

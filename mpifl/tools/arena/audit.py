@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import MAX_PART, ConfigError, shortened
 
 ALLOWED_MODULES = {"math", "numpy"}  # may be imported as a whole
 ALLOWED_NAMES = {  # names that may be imported from a module; None: all
@@ -51,23 +51,25 @@ FORBIDDEN_ATTRIBUTES = {
 }  # fmt: skip
 KNOWLEDGE = {  # attributes, and what a method that uses them has to declare in `knows`
     "rates": "the rates of the clients",
-    "needs_timings": "the times of contacts",
+    "needs_timings": "the times of computing and exchange",
 }
 
 
 def check_source(source: str) -> None:
-    """Raises ConfigError, with the first line that is not allowed in a submitted method."""
+    """Raises ConfigError, with the first line of the source that is not allowed in a submitted method."""
     try:
         tree = ast.parse(source)
         options = [ast.literal_eval(node.value) for node in tree.body if _is_arena(node)]  # type: ignore[attr-defined]
         knows = [str(each) for each in dict(*options[-1:]).get("knows", [])]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         expected = "a Python module whose ARENA is a dict of literals"
-        raise ConfigError("method", "source", f"it cannot be parsed: {error}", expected) from None
+        raise ConfigError("source", "the method's module", f"cannot be parsed: {error}", expected) from None
     outer = {name for node in tree.body for name in _bound(node)}
-    for line, wrong in _problems(tree, outer, knows):
+    for line, wrong in sorted(_problems(tree, outer, knows)):
+        text = source.splitlines()[line - 1].strip() if line else "the module"
         expected = "a method that computes only from its arguments and its State"
-        raise ConfigError("source", f"line {line}", wrong, expected)
+        remedy = "docs/guides/arena.md lists under Submissions what a source may use"
+        raise ConfigError("source", f"line {line}, {shortened(text, MAX_PART)}", wrong, expected, remedy)
 
 
 def rules_of(source: str) -> str:
@@ -243,7 +245,8 @@ def _long_literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
             entries = getattr(node, "elts", None) or getattr(node, "keys", None) or []
             long = sum(isinstance(each, ast.Constant | ast.UnaryOp) for each in entries) > MAX_ENTRIES
         if long:
-            yield getattr(node, "lineno", 0), "has a long literal, which could be a trained model"
+            most = f"{MAX_ENTRIES} entries, {MAX_TEXT} characters or {MAX_NUMBER} digits"
+            yield getattr(node, "lineno", 0), f"has a literal of more than {most}, which could be a trained model"
 
 
 def _refused_names(node: ast.ImportFrom) -> Iterator[str]:

@@ -24,13 +24,13 @@ class Claim(Config):
     where: str
     """section, figure or table"""
     says: str
-    """what is printed there"""
+    """the title or a sentence, quoted; else the compared numbers, with the step size of each in parentheses"""
     better: str
     worse: str
     """the method that is claimed to be better, and the other one, as the suite names them"""
     measure: Literal["loss", "time", "accuracy"]
     scenarios: list[str] = field(default_factory=list)
-    """those of the suite with the claim's delays and kind of partition"""
+    """those of the suite with delays and a partition of the claim's kind"""
     lacks: str = ""
     """what the suite lacks to test it, where it has no such scenario"""
 

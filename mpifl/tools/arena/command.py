@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -98,7 +99,8 @@ def _suite_rows(suite: Suite, tier: str, chosen: Mapping[str, Scenario], out: Pa
             if reported == set(itertools.product(suite.methods, suite.reporting_seeds)):
                 found[name] = rows
     if lacking := [name for name in chosen if name not in found]:
-        wrong = f"{lacking[0]} has no stored results of the suite's methods, and {out} has not all of them"
-        remedy = f"name other scenarios, or run mpifl arena --tier {tier} --scenario {','.join(lacking)} first"
+        wrong = f"{lacking[0]} has no stored results of the suite's methods, and no table in {out} has all of them"
+        command = f"mpifl arena --tier {tier} --scenario {','.join(lacking)} --out {shlex.quote(str(out))}"
+        remedy = f"name other scenarios, or run {command} first"
         raise ConfigError("--tier", tier, wrong, remedy=remedy)
     return [row for name in chosen for row in found[name]]

@@ -1,4 +1,4 @@
-"""The scenarios and methods that were not run while a suite was chosen, beside those that were.
+"""The scenarios and methods that were not run while a suite was first chosen, beside those that were.
 
 A suite that suits only what was known when it was chosen could look different in them.
 """

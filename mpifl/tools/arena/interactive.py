@@ -35,8 +35,9 @@ def write_interactive(
     cells: list[list[dict[str, Any]]] = []
     for s, (key, each) in enumerate(scenarios.items()):
         job = read.load(each.path)
-        described.append({"name": key, "task": each.task, "split": each.split, "delay": each.delay, "why": each.why,
-                          "clients": job.problem.clients, "horizon": job.stop.time, "target": each.target})  # fmt: skip
+        described.append({"name": key, "task": each.task, "partition": each.partition, "delay": each.delay,
+                          "why": each.why, "clients": job.problem.clients, "horizon": job.stop.time,
+                          "target": each.target})  # fmt: skip
         cells.append([])
         for m, name in enumerate(names):
             own = [row for row in rows if (row.scenario, row.method, row.role) == (key, name, "reporting")]

@@ -57,10 +57,10 @@ class MeteredObjective:
 
     def _pay(self, batches: Sequence[Any]) -> None:
         if not all(any(rows is each for each in self._batches) for rows in batches):
-            raise ValueError("rows that are no batch of the contact, as one that `batches` returns")
+            raise ValueError("rows that are no batch that `objective.batches` returned in this contact; use only those")
         self._left -= len(batches)
         if self._left < 0:
-            raise ValueError("more gradients or losses of a batch than the contact takes time for: one a local step")
+            raise ValueError("more gradients or losses in a contact than local steps; compute at most one a step")
 
 
 def refuse_polls(cls: type[Algorithm]) -> None:

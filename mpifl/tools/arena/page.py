@@ -30,7 +30,7 @@ MOST_METHODS = 3  # in a cell of the decision table
 USES = {
     "loss": "smallest loss at the end",
     "time": "first at the target (s)",
-    "worst": "accuracy of the worst tenth of clients (%)",
+    "worst": "accuracy of the worst tenth of clients (percentage points)",
 }
 ABOUT = """\
 Each method has {configurations} configurations in each scenario: the defaults of its paper, and random draws from its
@@ -41,17 +41,20 @@ that failed or diverged ranks below every other run.
 """
 USE = f"""\
 A cell names the best method, and the methods that the signed-rank test with Holm's correction does not distinguish from
-it. The number is the lead of the best method over the best distinguishable one: the mean paired difference with its
-95 % interval, or, where a run misses the target and there is no interval, a count of pairs. A cell is empty where more
-than {MOST_METHODS} methods, or all, cannot be distinguished; where the interval contains 0, or a pair disagrees; where
-every method misses the target at some seed; or where the measure is missing. The same runs choose the best method and
-test it, so leads tend to be too large and p-values too small. Holm's correction is for the methods of a scenario, not
-for the number of cells. Times are those of evaluations, so all pairs can have the same difference.
+it. The number is the lead of the best method over the best one that is distinguishable from it: the mean paired
+difference with its 95 % interval, or, where a run misses the target and there is no interval, a count of pairs. A cell
+is empty where more than {MOST_METHODS} methods, or all, cannot be distinguished; where the interval contains 0, or a
+pair disagrees; where every method misses the target at some seed; or where the measure is missing. The same runs choose
+the best method and test it, so leads tend to be too large and p-values too small. Holm's correction is for the methods
+of a scenario, not for the number of cells. Times to the target are multiples of the interval between evaluations, so
+differences can be equal in all pairs.
 """
 CLAIMS = """\
-Where a title or an abstract is quoted, the comparison is our reading of it. Only the direction of a claim is tested.
-The papers have other tasks and step sizes; the scenarios have the claim's delays and its kind of partition. All methods
-are tuned by the same rules; those with local steps may take several in a contact, and the others take one. *Ahead by*
+Titles and abstracts are quoted, and the comparison is our reading of them; for tables the compared numbers are given,
+each with its step size in parentheses. Only the direction of a claim is tested. The papers have other tasks and step
+sizes; the scenarios have delays and partitions of the same kind, such as unequal rates or iid, and not the paper's own.
+All methods are tuned by the same rules; those with local steps may take several in a contact, and the others take one.
+rho is the time to an accuracy of 80 %, as a share of the horizon, and is tested as the time to the target. *Ahead by*
 is the mean paired difference of the loss, of the seconds to the target, or of the accuracy in percentage points,
 positive where the claim is right. A claim holds if its whole 95 % interval is above 0, does not hold if the whole
 interval is below 0, and is not decided otherwise. If a run never reaches the target there is no interval: all pairs
@@ -59,7 +62,7 @@ must agree, and a pair in which neither run reaches the target agrees with neith
 corrected for the number of claims.
 """
 HOME = """\
-This package was made to reproduce the papers of these methods, among others. Their verdicts by the loss at the end:
+This package was made to reproduce the papers of these methods, among others. How they compare, by the loss at the end:
 """
 VERDICTS = {  # of a method in a scenario: what the page says of a home method
     "worse": "worse than the best method",
@@ -147,7 +150,7 @@ def write_page(results: Results, out: Path, name: str) -> Path:
     parts.append(f"## Which method in which setting\n\n{USE}\n{pipe_table(*decision_table(results))}")
     tables = [scenario_results(each, names, rows, results.loss[k]) for k, each in enumerate(scenarios.values())]
     if said_of_home := home_methods(suite.home, list(scenarios), tables):
-        parts.append(f"## Where the package's own methods lose\n\n{said_of_home}")
+        parts.append(f"## The methods of the reproduced papers\n\n{said_of_home}")
     tests = list(judge(rows, load_claims()))
     if any(test.scenario for test in tests):
         parts.append(f"## Claims of papers\n\n{CLAIMS}\n{count_verdicts(tests)}\n\n{pipe_table(*claims_table(tests))}")
@@ -185,16 +188,16 @@ def scenarios_table(scenarios: Mapping[str, Scenario]) -> Table:
     table = []
     for key, each in scenarios.items():
         job = read.load(each.path)
-        table.append([key, each.task, each.split, each.delay, str(job.problem.clients),
+        table.append([key, each.task, each.partition, each.delay, str(job.problem.clients),
                       f"{job.stop.time:g}", f"{each.target:g}", each.why])  # fmt: skip
     return table, ["scenario", "task", "partition", "delays", "clients", "horizon (s)", "target", "why"]
 
 
 def methods_table(results: Results) -> Table:
     """The table of the methods over all scenarios with its titles."""
-    names, loss, problems = results.names, results.loss, results.costs
+    names, loss, costs = results.names, results.loss, results.costs
     ranks, (ends, first) = statistics.mean_ranks(loss), statistics.bootstrap(loss)
-    profile = performance_profile(problems, FACTORS)
+    profile = performance_profile(costs, FACTORS)
     table = []
     for k in np.argsort(ranks, kind="stable").tolist():
         own = [row for row in results.rows if row.method == names[k]]
@@ -206,7 +209,7 @@ def methods_table(results: Results) -> Table:
         table.append([
             names[k], f"{ranks[k]:.1f} ({ends[0, k]:.1f} to {ends[1, k]:.1f})", f"{100 * first[k]:.0f}",
             *(f"{100 * profile[names[k]][factor]:.0f}" for factor in FACTORS),
-            f"{100 * np.isfinite(problems[names[k]]).mean():.0f}", f"{100 * np.isinf(loss[:, k]).mean():.0f}",
+            f"{100 * np.isfinite(costs[names[k]]).mean():.0f}", f"{100 * np.isinf(loss[:, k]).mean():.0f}",
             _percent([row.status != "completed" for row in own if row.role == "tuning"]),
             _percent(list(configurations.values())), ", ".join(results.methods[names[k]].knows) or "-",
         ])  # fmt: skip
@@ -259,7 +262,7 @@ def decision_table(results: Results) -> Table:
         clients = str(read.load(each.path).problem.clients)
         scores = [statistics.scores(results.rows, measure, [key], results.names)[0] for measure in USES]
         cells = [_decision(results.names, score) for score in scores]
-        table.append([each.delay, each.split, clients, each.task, *cells])
+        table.append([each.delay, each.partition, clients, each.task, *cells])
     return table, ["delays", "partition", "clients", "task", *USES.values()]
 
 
@@ -290,9 +293,12 @@ def claims_table(tests: Sequence[ClaimTest]) -> Table:
     table = []
     for claim, scenario, ahead, verdict in tests:
         said = f"{claim.better} ahead of {claim.worse} in {claim.measure}"
-        missing = f"not in the suite: {claim.lacks}" if claim.lacks else f"not computed: {', '.join(claim.scenarios)}"
+        missing = (
+            f"not in the suite: {claim.lacks}" if claim.lacks else f"not in these results: {', '.join(claim.scenarios)}"
+        )
         here = margin(ahead) if scenario else ""
-        table.append([f'{claim.paper}, {claim.where}: "{claim.says}"', said, scenario or missing, here, verdict])
+        says = f'"{claim.says}"' if claim.where in ("title", "abstract") else claim.says
+        table.append([f"{claim.paper}, {claim.where}: {says}", said, scenario or missing, here, verdict])
     return table, ["claim", "tested as", "scenario", "ahead by (95 %)", "verdict"]
 
 
@@ -300,10 +306,10 @@ def count_verdicts(tests: Sequence[ClaimTest]) -> str:
     """How many claims are tested, and with which verdicts."""
     verdicts = [test.verdict for test in tests]
     claims, tested = ({id(test.claim) for test in tests if test.scenario or every} for every in (True, False))
-    return (f"Claims that are tested here: {len(tested)} of {len(claims)}, in "
-            f"{format_count(len(tests) - verdicts.count('not tested'), 'test')}. The claim holds in "
-            f"{verdicts.count('holds')} of them, does not hold in {verdicts.count('does not hold')}, and is not "
-            f"decided in {verdicts.count('not decided')}.")  # fmt: skip
+    return (f"Claims tested: {len(tested)} of {len(claims)}, in "
+            f"{format_count(len(tests) - verdicts.count('not tested'), 'test')}. Tests in which the claim holds: "
+            f"{verdicts.count('holds')}; in which it does not: {verdicts.count('does not hold')}; not decided: "
+            f"{verdicts.count('not decided')}.")  # fmt: skip
 
 
 def scenario_results(scenario: Scenario, names: Sequence[str], rows: Sequence[Row], loss: np.ndarray) -> Table:

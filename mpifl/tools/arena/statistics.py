@@ -89,7 +89,7 @@ def bootstrap(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The 95 % percentile intervals of the mean ranks (2, methods), and how often each method is first (methods,).
 
     Scenarios and seeds are resampled with replacement, with the same draws at each call. With few scenarios the
-    intervals are too narrow: six normal values give one that contains their mean in 86 % of cases.
+    intervals are too narrow: six normal values give one that contains the true mean in 86 % of cases.
     """
     generator, (scenarios, _, seeds) = np.random.default_rng(0), score.shape
     each, means = ranks(score), []

@@ -9,6 +9,7 @@ import platform
 import random
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.config.registry import FAMILIES
-from mpifl.errors import ConfigError, Contradiction, as_unwritable
+from mpifl.errors import MAX_PART, ConfigError, Contradiction, as_unwritable, shortened
 from mpifl.runfile.reader import Run, open_run
 from mpifl.safe_input import parse_json
 from mpifl.text import format_count
@@ -124,10 +125,11 @@ def read_submission(path: Path) -> Submission:
     except ValueError as error:
         raise ConfigError("arena", path, f"not a submission: {error}", expected) from None
     if not isinstance(content, dict) or set(content) != set(SUBMISSION_KEYS):
-        raise ConfigError("arena", path, "not a submission", expected)
+        found = ", ".join(map(str, content)) or "no keys" if isinstance(content, dict) else type(content).__name__
+        raise ConfigError("arena", path, f"not a submission: it has {shortened(found, MAX_PART)}", expected)
     if content["suite"] != suite.name:
         raise ConfigError("suite", content["suite"], "the submission is for another suite", suite.name)
-    suite.tier(str(content["tier"]))
+    suite.tier(str(content["tier"]), "tier")
     if not all(isinstance(content[key], str) for key in ("method", "source", "table")):
         raise ConfigError("arena", path, "not a submission", "text as method, source and table")
     if not isinstance(content["environment"], dict):
@@ -304,7 +306,9 @@ def check_rules(found: Submission, studies: Mapping[str, Study]) -> None:
                 if stated != right:
                     raise Contradiction(f"{where}: the {what} is {stated}, but the suite's rules give {right}")
         if len(rows) > len(seen):
-            raise Contradiction(f"{found.path}: {name}: a run occurs twice")
+            (key, count), *_ = Counter((row.configuration, row.seed) for row in rows).most_common(1)
+            where = f"{found.path}: {name}, seed {key[1]}, {key[0] or 'no configuration'}"
+            raise Contradiction(f"{where}: this run occurs {count} times")
 
 
 def selected(tuning: Sequence[Row]) -> str:

@@ -38,7 +38,7 @@ class Scenario(Config):
     """the smallest tier that includes it"""
     task: str
     """what is trained"""
-    split: str
+    partition: str
     """how data rows, or the optima of quadratics, differ between the clients"""
     delay: str
     """how long clients take, and when they are available"""
@@ -89,16 +89,16 @@ class Suite(Config):
     scenarios: Any
     """scenarios by name"""
     held_out: list[str] = field(default_factory=list)
-    """scenarios and methods that were not run while the suite was chosen"""
+    """scenarios and methods that were not run while the suite was first chosen"""
     home: list[str] = field(default_factory=list)
     """methods of the papers that the package was made to reproduce"""
     methods: Any = field(default_factory=dict)
     """methods by name"""
 
-    def tier(self, name: str) -> dict[str, Scenario]:
-        """The scenarios of a tier: the standard one has those of the quick one too. Raises ConfigError."""
+    def tier(self, name: str, key: str = "--tier") -> dict[str, Scenario]:
+        """The scenarios of a tier: the standard one has those of the quick one too. Raises ConfigError, for `key`."""
         if name not in TIERS:
-            raise ConfigError("--tier", name, "no such tier", f"one of {', '.join(TIERS)}")
+            raise ConfigError(key, name, "no such tier", f"one of {', '.join(TIERS)}")
         return {key: each for key, each in self.scenarios.items() if TIERS.index(each.tier) <= TIERS.index(name)}
 
     def tier_of(self, names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple, get_type_hints
 
 import numpy as np
 
-from mpifl.errors import ConfigError, error_text
+from mpifl.errors import MAX_PART, ConfigError, error_text, shortened
 from mpifl.runfile.reader import Run, open_run
 from mpifl.runfile.tables import TABLES
 from mpifl.safe_input import SMALL_BYTES, read_text_file
@@ -177,7 +177,8 @@ def parse_table(path: Path, text: str) -> list[Row]:
     try:
         lines = list(csv.reader(io.StringIO(text)))
         if tuple(lines[0]) != Row._fields:
-            raise ValueError("other columns")
+            raise ValueError(f"its columns are {shortened(', '.join(lines[0]), MAX_PART)}")
         return [Row(*(kind(cell) for kind, cell in zip(kinds, line, strict=True))) for line in lines[1:]]
     except (ValueError, IndexError, csv.Error) as error:
-        raise ConfigError("arena", path, f"not a results table: {error}", "a table of mpifl arena") from None
+        expected = f"a table of mpifl arena, with the columns {', '.join(Row._fields)}"
+        raise ConfigError("arena", path, f"not a results table: {error}", expected) from None
