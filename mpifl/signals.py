@@ -68,9 +68,9 @@ class SignalRecorder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._watcher:
-            self._watcher.close()
-            self._watcher = None
+        watcher, self._watcher = self._watcher, None  # a signal that comes now finds it open, or none
+        if watcher:
+            watcher.close()
         if self._process_ends and time.monotonic() <= self._first + REPEAT_SECONDS < inf:
             atexit.register(self._ignore_until_the_end)  # `_catch` restores the handlers when a later one comes
         else:

@@ -12,6 +12,7 @@ from mpifl.execution import THREAD_VARIABLES
 
 for name in THREAD_VARIABLES:  # before NumPy is imported
     os.environ.setdefault(name, "1")
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # before torch computes: MKL reads it once
 os.environ["MPIFL_LOG_LEVEL"] = "warning"  # else each command logs how its run begins
 
 import pytest  # noqa: E402

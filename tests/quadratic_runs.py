@@ -142,7 +142,7 @@ class Scripted:
         self.out.remove(i)
         self.count += 1
         self.time = due
-        return i, source.receive_from(i)
+        return i, source.receive_from(i, inf)
 
 
 class Picked(Scripted):
@@ -245,7 +245,7 @@ class Watched(InProcessTransport):
         self.send_marker(0)  # the client computes at once, as it would on a rank of its own
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
-        update = super().receive_from(i)
+        update = super().receive_from(i, timeout)
         return update and self._passes(i, update)
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:

@@ -51,14 +51,22 @@ def new_file(path: Path, overwrite: bool, aside: Path | None = None) -> Iterator
         file = _create(temporary)
         yield file
         if aside:
-            path.rename(aside)
-        rename(temporary, path, overwrite)
+            _keep(path, aside)
+        rename(temporary, path, overwrite or aside is not None)
     except OSError as error:
         _discard(file, temporary)
         raise _unwritable(path, error) from error
     except BaseException:
         _discard(file, temporary)
         raise
+
+
+def _keep(path: Path, aside: Path) -> None:
+    """Gives a file a second name, under which it stays when another one takes its place; renames it without links."""
+    try:
+        os.link(path, aside)
+    except OSError:
+        path.rename(aside)
 
 
 def make_folder(path: Path) -> None:
@@ -87,8 +95,9 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
             "output", path, f"{folder.name} cannot be read: {error_text(error)}", "a readable folder"
         ) from error
     if found and not overwrite:
-        wrong = f"{folder.name} holds checkpoints of another run"
-        raise ConfigError("output", path, wrong, remedy="choose another name, or overwrite=true")
+        wrong = f"{folder.name} holds checkpoints of a run whose file is missing"
+        remedy = f"continue that run by mpifl resume {path}, choose another name, or overwrite=true"
+        raise ConfigError("output", path, wrong, remedy=remedy)
 
 
 def refuse_live(path: Path) -> None:

@@ -27,7 +27,7 @@ class UpdateSource(Protocol):
 
     client_failures: list[tuple[int, str]]  # clients found to have failed, and why; whoever handles them removes them
 
-    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
+    def receive_from(self, i: int, timeout: float) -> Update | None:
         """Waits for client i's update, at most `timeout` seconds; None where it did not come, or never will.
 
         A client that has failed is then in `client_failures`.
@@ -134,8 +134,16 @@ class RecordedClock(Clock):
 
     deterministic = True
 
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        super().__init__(lambda i, round: 0.0, timeline=timeline)
+        self.in_flight = set[int]()  # clients that were sent a message whose update is not consumed
+
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
+        self.in_flight.add(i)
         return 0.0
+
+    def cancel(self, i: int) -> None:
+        self.in_flight.discard(i)
 
 
 def _state(time: float, contacts: Mapping[int, Contact], starts: list[float]) -> ClockState:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from heapq import merge
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpifl.algorithms.base import Update
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.scheduling.clocks import RecordedClock, UpdateSource
+from mpifl.scheduling.clocks import POLL_INTERVAL, RecordedClock, UpdateSource
 from mpifl.scheduling.polls import StepsSoFar
 from mpifl.scheduling.schedule import Event, Schedule
 from mpifl.scheduling.timeline import Timeline
@@ -41,7 +41,8 @@ class ReplaySchedule(Schedule):
         timeline: Timeline | None = None,
         progress: StepsSoFar | None = None,
     ) -> None:
-        super().__init__(RecordedClock(lambda client, round: 0.0, timeline=timeline), progress)
+        super().__init__(RecordedClock(timeline), progress)
+        self.clock: RecordedClock
         self._updates, self._timed, self._version = updates, timed, 0
         # At one place evaluations come first, then incidents.
         self._others = merge(
@@ -102,7 +103,7 @@ class ReplaySchedule(Schedule):
             self._due = following is not None and following.kind == "aggregate" and not self._timed
             if self.polls and self.alarm < inf:
                 yield Event("poll", self.alarm)
-            update = self._receive(source, client)
+            update = yield from self._receive(source, client, time)
             update = update._replace(compute=compute, exchange=exchange, time=time, waited=waited)
             yield Event("update", time, client, update)
             yield from self._between(source, count)
@@ -115,17 +116,21 @@ class ReplaySchedule(Schedule):
                 continue
             self._take()
             if event.kind == "refused":
-                event = event._replace(update=self._receive(source, event.client))
+                event = event._replace(update=(yield from self._receive(source, event.client, event.time)))
             yield event
         if (left := self._next) and (left.place[0] <= updates or updates == len(self._updates)):
             raise RunFailed(f"the recorded events contradict each other: {left.name} has no place among them")
 
-    @staticmethod
-    def _receive(source: UpdateSource, i: int) -> Update:
-        if update := source.receive_from(i):
-            return update
-        failures = [f"client {j} was lost: {reason}" for j, reason in source.client_failures]
-        raise RunFailed("; ".join(failures) or f"client {i} was lost")
+    def _receive(self, source: UpdateSource, i: int, time: float) -> Generator[Event, None, Update]:
+        """Client i's next update; idle events while that is awaited. Raises RunFailed where a client fails."""
+        if i not in self.clock.in_flight:
+            raise RunFailed(f"the recorded events contradict each other: client {i} has an update without a message")
+        while not (update := source.receive_from(i, POLL_INTERVAL)):
+            if failures := [f"client {j} was lost: {reason}" for j, reason in source.client_failures]:
+                raise RunFailed("; ".join(failures))
+            yield Event("idle", time)
+        self.clock.in_flight.discard(i)
+        return update
 
 
 def _incidents(run: Run) -> list[tuple[str, float, int, str, int, int]]:

@@ -31,7 +31,7 @@ class Schedule:
     def __init__(self, clock: Clock, progress: StepsSoFar | None) -> None:
         """progress: local steps of clients between polls; None: no limit.
 
-        The server loop sets the other attributes, except `checkpoint_end`.
+        The server loop sets `checkpoint_requested`, `round_size`, `alarm` and `polls`.
         """
         self.clock, self.progress = clock, progress
         self.checkpoint_end = False  # the run's end is a checkpoint

@@ -28,7 +28,9 @@ from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.run_lock import Lock
 from mpifl.runfile.tables import EventRow
 from mpifl.scheduling.live_schedule import LiveSchedule
+from mpifl.text import list_numbers
 from mpifl.transport.backoff import Backoff
+from mpifl.transport.server_end import QUIET_INTERVAL, QUIET_SECONDS
 
 if TYPE_CHECKING:
     from mpifl.runfile.writer import RunWriter
@@ -190,13 +192,20 @@ class Checkpointer:
     def _record(self, time_: float, kind: str, text: str) -> None:
         self._writer.append(EventRow(time_, kind, -1, text, self._loop.updates, self._loop.version))
 
-    def finish(self, time_: float, patience: float = inf) -> None:
+    def finish(self, time_: float, patience: float) -> None:
         """Waits for the checkpoint in progress, at most `patience` seconds for the other ranks."""
-        backoff, end = Backoff(), time.perf_counter() + patience
+        backoff, begin = Backoff(), time.perf_counter()
+        notice = begin + QUIET_SECONDS
         while self.busy:
             self.poll(time_)
-            if self.busy and not self._committing and time.perf_counter() > end:
+            now = time.perf_counter()
+            if self.busy and not self._committing and now > begin + patience:
                 self._abandon(time_, f"no answer for {patience:g} s")
+            elif self.busy and now > notice:
+                notice += QUIET_INTERVAL
+                ranks = list_numbers("rank", sorted(self._awaited - self._parts.keys()))
+                what = f"the parts of {ranks}; faults.patience limits that" if not self._committing else "the disk"
+                log.warning("checkpoint %d waits for %s", self._number, what)
             backoff.pause()
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cached_property
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
@@ -73,8 +74,9 @@ class Evaluator:
         self._penalty, self._mapping = job.algorithm.penalty, job.algorithm.gradient_mapping
         self._deterministic, self._alone = deterministic, alone
         self._metrics = load_metrics(job.evaluate.metrics)
-        self._first = problem.client_accuracies(problem.initial(job.seed))  # (n,) until a client reports its own
-        self._rows = writer.counts()["evaluations"]
+        self._seed, counts = job.seed, writer.counts()
+        self._rows = counts["evaluations"]
+        self._tested = counts["client_evaluations"] // self._rows if self._rows else 0  # clients with rows of their own
         self._accuracy = job.stop.accuracy if ends else None
         plateau = job.stop.plateau if ends else None
         self._patience = plateau.rows(job.evaluate.train_every) if plateau else 0
@@ -98,8 +100,8 @@ class Evaluator:
         """The best value of a metric in the rows so far."""
         return Watch(metric, self._writer.read("evaluations", 0, self._rows)[metric].tolist()) if metric else None
 
-    def __call__(self, request: PendingEvaluation) -> bool:
-        """Queues a model; whether the target accuracy has been reached. Raises what an earlier evaluation raised."""
+    def __call__(self, request: PendingEvaluation) -> None:
+        """Queues a model. Raises what an earlier evaluation raised."""
         self.max_age = max(self.max_age, request.age or 0.0)
         self._collect()
         if len(self._pending) >= QUEUE_LIMIT:
@@ -110,13 +112,12 @@ class Evaluator:
                         EventRow(request.time, "evaluation-skipped", -1, text, request.updates, request.version)
                     )
                 self._skipped = request
-                return self.reached
+                return
             self._done = self._pending.popleft()[0].result()
         self._skipped = None
         self.submit(request)
         if self._deterministic and (self._accuracy is not None or self._plateau):
             self._done = self._pending.pop()[0].result()
-        return self.reached
 
     def submit(self, request: PendingEvaluation) -> None:
         """Queues a model, also beyond `QUEUE_LIMIT`."""
@@ -132,8 +133,7 @@ class Evaluator:
         self._collect()
         best, kept = self._done
         done = self._submitted - len(self._pending)
-        tested = int((~np.isnan(self._first)).sum()) if self._settings.clients else 0
-        rows = {"evaluations": done, "client_evaluations": done * tested, "metrics": done * len(self._metrics)}
+        rows = {"evaluations": done, "client_evaluations": done * self._tested, "metrics": done * len(self._metrics)}
         return EvaluatorState(best, self.reached, [request for _, request in self._pending], kept), rows
 
     def _collect(self) -> None:
@@ -147,6 +147,8 @@ class Evaluator:
 
     def _evaluate(self, request: PendingEvaluation) -> None:
         x, accuracies = request.model, request.accuracies
+        if accuracies is not None:
+            accuracies = np.where(np.isnan(accuracies), self._first_accuracies, accuracies)
         self._problem.begin_evaluation(request.version)
         training = self._rows % self._settings.train_every == 0
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
@@ -159,7 +161,6 @@ class Evaluator:
         if self._settings.gradient and training:
             metrics |= self._gradient_norms(x)
         if accuracies is not None:
-            accuracies = np.where(np.isnan(accuracies), self._first, accuracies)
             metrics |= self._personal_accuracies(accuracies)
         self.latest = metrics
         further = self._metric_rows(x)
@@ -169,7 +170,9 @@ class Evaluator:
         age = nan if request.age is None else request.age
         self._writer.append(EvaluationRow(request.time, request.updates, request.version, age=age, **metrics))
         if own is not None:
-            self._writer.extend(self._client_rows(own, accuracies))
+            rows = self._client_rows(own, accuracies)
+            self._tested = len(rows)
+            self._writer.extend(rows)
         self._writer.extend(further)
         self._rows += 1
         if self._accuracy is not None and metrics.get("test_accuracy", 0.0) >= self._accuracy:
@@ -179,6 +182,12 @@ class Evaluator:
         if self._plateau:
             self._plateau.add(metrics.get(self._plateau.metric, nan))
             self.reached |= self._plateau.age >= self._patience
+
+    @cached_property
+    def _first_accuracies(self) -> np.ndarray:
+        """(n,) the accuracy of the first model on each client's own rows: that of a client until it reports its own."""
+        self._problem.begin_evaluation(0)
+        return self._problem.client_accuracies(self._problem.initial(self._seed))
 
     def _gradient_norms(self, x: Vector) -> dict[str, float]:
         with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread

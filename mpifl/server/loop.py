@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from math import nan
+from math import inf, nan
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -36,7 +36,7 @@ class Checkpointer(Protocol):
     def begin(self, time: float) -> None:
         """Begins a snapshot of the run as it is now; called between two events."""
 
-    def finish(self, time: float) -> None:
+    def finish(self, time: float, patience: float) -> None:
         """Waits for a snapshot in progress."""
 
     def poll(self, time: float) -> None:
@@ -51,14 +51,14 @@ class Checkpointer(Protocol):
 
 INTEGERS = (int, np.integer)
 Ending = Literal["", "stopped", "interrupted"]  # why a run ends now: at a target, or by a signal; "": it goes on
-Evaluate = Callable[[PendingEvaluation], bool]  # returns whether the run is to end
+Evaluate = Callable[[PendingEvaluation], None]
 
 
 class ServerLoop:
     """The server of a run, from its state at the first message to the last event; changes `server`.
 
-    Each update is consumed exactly once. `evaluate` is called at every evaluation and returns whether the run is to
-    end. A loop that has loaded the `LoopState` of a checkpoint continues from there.
+    Each update is consumed exactly once. `evaluate` is called at every evaluation. A loop that has loaded the
+    `LoopState` of a checkpoint continues from there.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class ServerLoop:
         """The bytes of a message or an update with these vectors."""
         return HEADER_BYTES + len(vectors) * self._vector_bytes
 
-    def evaluate(self, time: float, late_by: float = 0.0) -> bool:
-        """Evaluates the present model, `late_by` seconds after that was due; returns whether the run is to end."""
+    def evaluate(self, time: float, late_by: float = 0.0) -> None:
+        """Evaluates the present model, `late_by` seconds after that was due."""
         self.evaluated = time
         accuracies = None if self.clients.accuracies is None else self.clients.accuracies.copy()
         model = self.algorithm.model(self.server)
-        return self._evaluate(PendingEvaluation(time, self.updates, self.version, model, accuracies, late_by))
+        self._evaluate(PendingEvaluation(time, self.updates, self.version, model, accuracies, late_by))
 
     def start_round(self, time: float = 0.0) -> None:
         """Sends the messages of a round that begins at `time`; without rounds, the run's first messages."""
@@ -189,8 +189,7 @@ class ServerLoop:
             elif kind == "poll":
                 self.start_round(event.time)
             elif kind == "evaluate":
-                if self.evaluate(event.time, event.late_by) and not self.schedule.checkpoint_end:
-                    return True
+                self.evaluate(event.time, event.late_by)
             elif kind == "idle":
                 self.failures.report_waiting(self.updates + self.failures.refusals)
             elif kind == "refused":
@@ -198,8 +197,8 @@ class ServerLoop:
             elif kind == "lost":
                 self._lose(event.time, event.client, LOST, event.text)
             elif kind == "checkpoint" and checkpointer:
-                if event.ends:
-                    checkpointer.finish(event.time)
+                if event.ends or ending() == "stopped":  # a signal leaves no time for the one in progress
+                    checkpointer.finish(event.time, self.failures.faults.patience or inf)
                 checkpointer.begin(event.time)
                 if end := ending():
                     if end == "interrupted" or self.evaluated < event.time:

@@ -32,9 +32,11 @@ from mpifl.server.client_table import LIVE
 ANEW = "run the job again, which starts it anew"  # what to do where a run cannot be resumed
 
 log = logging.getLogger(__package__)
+# Keys, and beginnings of keys, that do not change what a run computes, and that a run which goes on takes from its job.
+HOW_IT_RUNS = "checkpoint", "memory", "ranks_per_client", "log_interval", "output_tensorboard"
 # Keys, and beginnings of keys, that a resume can change.
 CHANGEABLE = (
-    "stop", "evaluate.every", "evaluate.updates", "algorithm.step_size", "checkpoint", "memory", "ranks_per_client",
+    "stop", "evaluate.every", "evaluate.updates", "algorithm.step_size", *HOW_IT_RUNS,
 )  # fmt: skip
 
 
@@ -71,7 +73,7 @@ def find_resume_point(
 ) -> ResumePoint | Restart:  # fmt: skip
     """The newest usable checkpoint of a run file. Raises ConfigError where the run cannot be resumed.
 
-    A completed run without one is to be computed again from its start, if its order of events can be repeated.
+    A completed run without any is to be computed again from its start, if its order of events can be repeated.
 
     overrides  `key=value` with one of the keys CHANGEABLE, or code outside mpifl that the file names and that is
                trusted; a completed run needs a later end
@@ -148,6 +150,9 @@ def _restart(
     if job.clock.mode != "virtual" or any(not key.startswith("stop") for key in changed):
         wrong = "; ".join(["the completed run has no checkpoint at its end", *passed])
         raise ConfigError("resume", path, wrong, "a run with checkpoint.end: true")
+    if passed:  # the new run would remove them
+        remedy = f"remove {folder_of(path)} to compute the run again from its start"
+        raise ConfigError("resume", path, "; ".join(passed), remedy=remedy)
     aside = spare_name(path, "before")
     log.warning("%s has no checkpoint: computing it again from its start; this file is kept as %s", path, aside.name)
     return Restart(job, aside)
@@ -245,13 +250,13 @@ def find_earlier(job: Job) -> ResumePoint | Restart | None:
             saved, host = bool(sets(folder_of(path))), run.host
             if saved and not ours:
                 return None
-    except UnreadableRun:
+    except (UnreadableRun, OSError):
         return None
     check_not_written(path, "output", host)
     if saved:
         log.warning("%s: this run was not completed; it goes on (overwrite=true starts it anew)", path)
         values = job_to_dict(job)
-        keys = {key: values[key] for key in ("checkpoint", "memory", "ranks_per_client")}
+        keys = {key: values[key] for key in HOW_IT_RUNS}
         return find_resume_point(path, trust=True, keys=keys)
     aside = spare_name(path, "unfinished")
     log.warning("%s: its run ended without a checkpoint; it starts anew, and the file is kept as %s", path, aside.name)

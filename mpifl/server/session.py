@@ -162,6 +162,7 @@ class Session:
             self._record("failed", first_and_last_line(str(error)))  # a traceback's: the rank, and the error
         except BaseException as error:
             if is_from_signal(error):
+                status, code = "interrupted", exit_code(self.signals.numbers[0])
                 raise
             text = describe_unexpected(error)
             self._record("failed", text)
@@ -204,7 +205,7 @@ class Session:
             name = signal.Signals(self.signals.numbers[0]).name
             self._record("interrupted", f"by {name}; updates under way are not applied")
             complete = self._close(status, x)
-            if not isinstance(self.transport, InProcessTransport):  # the last line may come too late
+            if not ends_all and not isinstance(self.transport, InProcessTransport):  # the last line may come too late
                 log.warning("%s: interrupted by %s, %s; saving a checkpoint", self.job.output, name, self._summary())
         if self.checkpointer and not ends_all and (status == "completed" or self.signals.numbers):
             self._finish_checkpoint()
@@ -255,10 +256,11 @@ class Session:
         try:
             try:
                 self.evaluator.close()
-            except RunFailed as error:  # a metric of the user's own
+            except Exception as error:  # also of a user's metric or loss
                 if status != "failed":  # else the cause has been logged
-                    self._report("the run failed", error)
-                    self._record("failed", str(error))
+                    failure = error if isinstance(error, RunFailed) else RunFailed(describe_unexpected(error))
+                    self._report("the run failed", failure)
+                    self._record("failed", str(failure))
                 status, x, complete = "failed", None, False
             if (keep := self.evaluator.keep) and self.evaluator.kept is not None:
                 self.writer.best_model = self.evaluator.kept, keep.row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,14 @@ from mpifl.client.worker import Worker
 from mpifl.config.job import Job
 from mpifl.config.own_classes import check_class
 from mpifl.config.read import job_to_dict, to_yaml
-from mpifl.errors import RunResult, inside
+from mpifl.errors import RunResult, describe_unexpected, inside
 from mpifl.problems import ComputeResources, Problem, Shard
 from mpifl.problems.loading import host
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.create import Start, make_folder, refuse_existing, refuse_live
 from mpifl.runfile.reader import Run
 from mpifl.runfile.run_lock import is_locked
+from mpifl.runfile.tables import EventRow
 from mpifl.runfile.writer import RunWriter
 from mpifl.scheduling.availability import NextOn, checked_periods
 from mpifl.scheduling.clocks import Clock, RealClock, VirtualClock
@@ -135,11 +137,18 @@ def run_server(
     handshake.start_ranks()
     transport: ServerTransport
     transport = in_process if comm is None else _connect_ranks(comm, layout, job, problem, x0)
-    session = Session(
-        job=job, problem=problem, clients=clients, server=server, schedule=schedule, transport=transport,
-        writer=writer, signals=signals, resumed=resumed, end_process=handshake.end_process, contained=contained,
-        observers=observers,
-    )  # fmt: skip
+    try:
+        session = Session(
+            job=job, problem=problem, clients=clients, server=server, schedule=schedule, transport=transport,
+            writer=writer, signals=signals, resumed=resumed, end_process=handshake.end_process, contained=contained,
+            observers=observers,
+        )  # fmt: skip
+    except BaseException as error:  # the ranks wait for messages, and the run file is open
+        time = resumed.snapshot.time if resumed else 0.0
+        writer.append(EventRow(time, "failed", -1, describe_unexpected(error)))
+        writer.close("failed", None)
+        transport.shut_down(job.faults.patience or inf)
+        raise
     return session.run()
 
 

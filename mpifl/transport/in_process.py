@@ -51,7 +51,7 @@ class InProcessTransport(ServerTransport):
             ]
         self._clients.step(batch)
 
-    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
+    def receive_from(self, i: int, timeout: float) -> Update | None:
         if i in self._messages:
             self._step(i)
         if i in self._errors:

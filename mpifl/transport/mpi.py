@@ -1,7 +1,4 @@
-"""Starts MPI, and has what both ends of the transport share: message tags, waiting, detection of dead ranks.
-
-Buffer calls only, every receive names its source, waits sleep.
-"""
+"""Starts MPI, and has what both ends of the transport share: message tags and the detection of dead ranks."""
 
 from __future__ import annotations
 

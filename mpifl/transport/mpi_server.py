@@ -67,7 +67,7 @@ class MPIServerTransport(ServerTransport):
         self._buffers: dict[int, Sequence[np.ndarray]] = {}  # client -> buffers of the pool that hold its update
         self._closed: set[int] = set()  # ranks that have sent their last frame
         self._unprocessed = 0  # messages that these ranks have dropped
-        # Client -> the ranks that hosted it before; what they still send for it is recognised by its source rank.
+        # Client -> the ranks that hosted it before, to none of which it returns.
         self._former_ranks: dict[int, set[int]] = {}
         self._rank_error = ""  # why a rank cannot continue, until it is raised
         for rank in layout.leaders:
@@ -181,6 +181,8 @@ class MPIServerTransport(ServerTransport):
         frame = self._frames[rank]
         kind, i, length = frame.header.kind, frame.header.subject, frame.header.length
         text = self._receive_text(rank, length) if kind in WITH_TEXT else ""
+        if rank not in self.live_ranks:  # it died before the text was here
+            return
         match kind:
             case Kind.UPDATE if not self._format.inline:
                 self._announced[i, rank] = frame.read_update(), length
@@ -203,7 +205,7 @@ class MPIServerTransport(ServerTransport):
         self._receive_frame(rank)
 
     def _receive_text(self, rank: int, length: int) -> str:
-        """The text that follows a frame; incomplete if the rank dies."""
+        """The text that follows a frame; incomplete if the rank dies, which is then no longer live."""
         text = bytearray(length)
         if length:
             try:
@@ -251,7 +253,7 @@ class MPIServerTransport(ServerTransport):
             return i, self._ready.pop(i)
         return None
 
-    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
+    def receive_from(self, i: int, timeout: float) -> Update | None:
         end, backoff = time.perf_counter() + timeout, Backoff()
         while i not in self._ready:
             if i in self._errors:

@@ -25,10 +25,8 @@ class ServerTransport(UpdateSource):
     """
 
     def __init__(self, rank_of: list[int], live_ranks: set[int]) -> None:
-        self.rank_of, self.live_ranks = (
-            rank_of,
-            live_ranks,
-        )  # client -> the rank that hosts it; 0: none does
+        self.rank_of = rank_of  # client -> the rank that hosts it; 0: none does
+        self.live_ranks = live_ranks  # ranks with clients that have not died
         self.client_failures: list[tuple[int, str]] = []
         self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
         self.unresponsive_ranks = set[int]()  # ranks with a client that was abandoned

@@ -24,6 +24,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.execution import THREAD_VARIABLES
 from mpifl.objective import Objective
 from mpifl.problems import loading
+from mpifl.problems.models.quadratic import QuadraticProblem
 from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
 from mpifl.signals import SIGNALS
@@ -280,3 +281,60 @@ def test_torch_is_left_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     )  # fmt: skip
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (2, before[1])
     torch.set_num_threads(before[0])
+
+
+def test_a_run_whose_session_cannot_begin_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is closed as failed, and no longer locked: the same process may replace it."""
+    with pytest.raises(mpifl.ConfigError, match=r"^algorithm\.at=participation: is too much"):
+        mpifl.run(JOB, algorithm={"name": "tests.mpi.own:Failing", "at": "participation"})
+    with mpifl.open_run("results/small.h5") as run:
+        assert run.status == "failed" and not run.open_ended
+        assert "ConfigError" in run.events.text.iloc[0]
+    assert mpifl.run(JOB, overwrite=True).completed
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_an_error_of_an_evaluation_closes_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch, last: bool) -> None:
+    """One that is none of mpifl's own, of the last evaluation or one before."""
+    evaluate, calls = QuadraticProblem.evaluate, []
+
+    def broken(self: QuadraticProblem, *given: Any) -> dict[str, float]:
+        calls.append(1)
+        if len(calls) == count - (not last):
+            raise MemoryError("Unable to allocate 7 GiB")
+        return evaluate(self, *given)
+
+    monkeypatch.setattr(QuadraticProblem, "evaluate", broken)
+    count = 0
+    whole = mpifl.run(JOB)
+    count = len(calls)
+    calls.clear()
+    with pytest.raises((mpifl.RunFailed, MemoryError), match="Unable to allocate 7 GiB"):
+        mpifl.run(JOB, overwrite=True)
+    with mpifl.open_run("results/small.h5") as run:
+        assert run.status == "failed" and not run.open_ended and len(run.updates) <= len(whole.updates)
+        assert run.events.text.iloc[-1].startswith("MemoryError: Unable to allocate 7 GiB (test_run.py:")
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert mpifl.run(JOB, overwrite=True).completed
+
+
+def test_a_second_interrupt_ends_the_run_at_once(folder: Path) -> None:
+    """While a client computes for ever; the run counts as interrupted, and not as failed."""
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not Path("trouble").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.2)  # later than REPEAT_SECONDS
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        mpifl.run(JOB, algorithm={"name": "tests.mpi.own:Failing", "at": "hangs", "all": True})
+    thread.join()
+    with mpifl.open_run("results/small.h5") as run:
+        assert run.status == "interrupted" and not run.open_ended
+        assert "interrupted" in run.events.kind.tolist() and "failed" not in run.events.kind.tolist()

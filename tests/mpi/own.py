@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
+from mpifl.transport.mpi_client import MPIClientTransport
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class Failing(Area):
         if self.at == "exits in C":
             ctypes.CDLL(None).exit(1)
 
+    def participation(self, clients: Clients, seed: int) -> Any:
+        if self.at == "participation":
+            raise ConfigError("algorithm.at", self.at, "is too much for these clients", "another rule")
+        return super().participation(clients, seed)
+
     def init_client(self, x0: Vector, i: int) -> State:
         if self.at == "leaves":
             raise SystemExit(7)
@@ -63,6 +71,9 @@ class Failing(Area):
         fails = (self.all or client.i == self.client) and not Path("peace").exists()
         if not fails or message.round != 3:
             return update
+        if self.at == "dies in its report":  # after the frame that announces the text, before the text
+            MPIClientTransport._send_text = lambda self, text: os.kill(os.getpid(), 9)  # type: ignore[method-assign]
+            raise RuntimeError
         self._raise("train")
         self._end_rank()
         (m,) = update.vectors

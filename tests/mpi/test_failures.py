@@ -62,6 +62,27 @@ def test_a_rule_raises_before_the_run(run: Start, tmp_path: Path, at: str, rank:
     assert not (tmp_path / "f.h5").exists()
 
 
+def test_input_that_is_refused_when_the_ranks_have_begun_releases_them(run: Start, tmp_path: Path) -> None:
+    """By an algorithm whose `participation` raises: one line, exit code 2, a closed file, and no rank waits."""
+    done = run(4, *RUN, failing(tmp_path, "participation"), deadline=60)
+    assert done.code == 2, str(done)
+    assert "algorithm.at=participation: is too much for these clients" in done.err and "Traceback" not in done.err
+    with open_run(tmp_path / "f.h5") as file:
+        assert file.status == "failed" and file.events.kind.tolist() == ["failed"]
+
+
+def test_a_rank_that_dies_within_its_report_is_lost(start: Start, tmp_path: Path) -> None:
+    """Between the frame that announces the text and the text: the others continue."""
+    needs_tolerance()
+    file = failing(tmp_path, "dies in its report", stop={"updates": 120})
+    done = start(4, *MPIFL, "run", file, tolerant=True).end(60)
+    assert done.code == 0, str(done)
+    with open_run(tmp_path / "f.h5") as file:
+        assert file.status == "completed" and len(file.updates) == 120
+        assert file.clients.state.tolist() == ["live", "lost", "live", "live", "lost", "live"]  # those of rank 2
+        assert file.events[file.events.kind == "lost"].text.tolist() == ["rank 2 died"] * 2
+
+
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {  # what client 1 sends: clock, entries of a vector, what is said
     "longer": (REAL, 20, "client 1 sends float32 of shape (21,), not float32 of shape (20,)"),
     "shorter": (VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),

@@ -193,6 +193,20 @@ def test_a_job_with_torch_sets_what_its_libraries_read_and_an_import_sets_nothin
     assert ENVIRONMENT.items() <= os.environ.items()
 
 
+@pytest.mark.parametrize("before", ["import torch", "import torch; torch.ones(9, 9) @ torch.ones(9, 9)"])
+def test_a_run_says_that_torch_has_computed_before_it(before: str) -> None:
+    """MKL has then read its variable, and rounds otherwise than in a process whose first product is the run's."""
+    code = f"import logging; logging.basicConfig(); {before}; from mpifl.problems.torch import set_environment; "
+    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
+    done = subprocess.run([sys.executable, "-c", code + "set_environment(); set_environment()"], env=environment,
+                          capture_output=True, text=True, timeout=100)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    has_mkl = torch.backends.mkl.is_available()
+    assert done.stderr.count("start Python with the environment variable MKL_CBWR=AUTO,STRICT") == (
+        has_mkl and "@" in before
+    )
+
+
 def test_accuracy_and_the_rows_that_are_drawn_for_evaluation() -> None:
     x = np.random.default_rng(1).standard_normal(16)
     rows, y = np.concatenate([r for r, _ in ROWS[:3]]), np.concatenate(LABELS[:3])

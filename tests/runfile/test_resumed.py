@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from mpifl.errors import ConfigError
+from mpifl.runfile import create
 from mpifl.runfile import tables as rows
 from mpifl.runfile import writer as writer_module
 from mpifl.runfile.create import Start
@@ -163,7 +164,7 @@ def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monk
     assert os.listdir(tmp_path) == ["run.h5"]
     path.unlink()
     save(folder, 3, size=10)
-    says = "run.ckpt holds checkpoints of another run; choose another name, or overwrite=true"
+    says = "run.ckpt holds checkpoints of a run whose file is missing; continue that run by mpifl resume .*/run.h5, "
     with pytest.raises(ConfigError, match=f"^output=.*: {says}"):
         writer(path)
     with pytest.raises(TypeError):
@@ -195,3 +196,16 @@ def test_only_what_the_dead_left_is_swept_away(tmp_path: Path, begin: str) -> No
     (writer if begin == "anew" else resumed)(tmp_path / "run.h5").close("completed")
     lock.release()
     assert sorted(os.listdir(tmp_path)) == [".run.h5.89abcdef", ".run.h5.cdef0123", "run.h5"]
+
+
+def test_a_file_that_is_kept_under_another_name_has_its_own_until_the_new_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each instant there is a complete file of the name, so that a kill leaves one."""
+    path, aside = tmp_path / "run.h5", tmp_path / "run.h5.before"
+    writer(path).close("completed")
+    before = path.read_bytes()
+    rename, seen = create.rename, []
+    monkeypatch.setattr(create, "rename", lambda *given: (seen.append(path.read_bytes()), rename(*given)))
+    writer(path, aside=aside).close("completed")
+    assert seen == [before] and aside.read_bytes() == before != path.read_bytes()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.base import Algorithm, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
@@ -81,8 +82,14 @@ UPDATES = [(float(t), t % 2, 0.0, 0.0, 0.0) for t in range(1, 5)]
 def told(aggregations: Any, evaluations: Any, incidents: Any = (), timed: bool = False) -> list[tuple]:
     """The events of a record of four updates, one a second, as (kind, time, whether it aggregates)."""
     record = ReplaySchedule(UPDATES, aggregations, [(*row, 0.0) for row in evaluations], timed, incidents)
-    events = record.events(Answers())  # type: ignore[arg-type]
-    return [(event.kind, event.time, event.kind == "update" and record.aggregates(None)) for event in events]
+    found = []
+    for i in (0, 1):
+        record.clock.contact_time(i, 0)
+    for event in record.events(Answers()):  # type: ignore[arg-type]
+        found.append((event.kind, event.time, event.kind == "update" and record.aggregates(None)))
+        if event.kind == "update":  # the server answers
+            record.clock.contact_time(event.client, 0)
+    return found
 
 
 def test_an_aggregation_with_its_update_or_after_what_lies_between() -> None:
@@ -114,3 +121,35 @@ def test_an_evaluation_before_a_timed_aggregation() -> None:
 def test_what_has_no_place(aggregations: Any, evaluations: Any, incidents: Any, what: str) -> None:
     with pytest.raises(RunFailed, match=f"^the recorded events contradict each other: {what} has no place among them$"):
         told(aggregations, evaluations, incidents)
+
+
+class Silent(Answers):
+    """Client 0 answers at the third request; then client 1 fails."""
+
+    def __init__(self) -> None:
+        self.client_failures: list[tuple[int, str]] = []
+        self.requests = 0
+
+    def receive_from(self, i: int, timeout: float) -> Update | None:  # type: ignore[override]
+        assert timeout < inf
+        self.requests += 1
+        if i:
+            self.client_failures.append((i, "rank 2 died"))
+        return Update((), 1) if self.requests == 3 else None
+
+
+def test_a_client_that_is_awaited_lets_the_server_act() -> None:
+    """By idle events, so that a signal ends the run. A client that fails, or has no message, ends the replay."""
+    record, kinds = ReplaySchedule([(1.0, 0, 0.0, 0.0, 0.0), (2.0, 1, 0.0, 0.0, 0.0)], [], [], False), []
+    for i in (0, 1):
+        record.clock.contact_time(i, 0)
+    with pytest.raises(RunFailed, match=r"^client 1 was lost: rank 2 died$"):
+        kinds += [event.kind for event in record.events(Silent())]  # type: ignore[arg-type]
+    kinds.clear()
+    record = ReplaySchedule([(1.0, 0, 0.0, 0.0, 0.0)] * 2, [], [], False)
+    record.clock.contact_time(0, 0)
+    says = "^the recorded events contradict each other: client 0 has an update without a message$"
+    with pytest.raises(RunFailed, match=says):
+        for event in record.events(Silent()):  # type: ignore[arg-type]
+            kinds.append(event.kind)
+    assert kinds == ["idle", "idle", "update"]

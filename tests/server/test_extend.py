@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 
 import mpifl
+from mpifl.checkpoint.sets import open_set
 from mpifl.cli import main
+from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.server.checkpointer import Checkpointer
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, SMALL, job
 from tests.mpi.files import differing
@@ -136,3 +140,59 @@ def test_a_failed_run_is_not_in_the_way_of_the_mended_job(tmp_path: Path, caplog
     assert f"the file is kept as {kept.name}" in caplog.text
     with pytest.raises(mpifl.ConfigError, match="output="):  # a completed run is
         mpifl.run(job(wrong, SMALL, name="area", output=str(path)))
+
+
+def test_a_target_that_is_reached_during_a_checkpoint_has_one_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `checkpoint.end` the run waits for the one in progress, and then begins that of its end."""
+    poll, finish, waits = Checkpointer.poll, Checkpointer.finish, []
+
+    def finished(self: Checkpointer, time: float, patience: float) -> None:
+        waits.append(1)
+        finish(self, time, patience)
+
+    monkeypatch.setattr(Checkpointer, "poll", lambda self, time: poll(self, time) if waits else None)
+    monkeypatch.setattr(Checkpointer, "finish", finished)
+    run = begun(tmp_path / "area.h5", CASES["area-accuracy"], checkpoint={"updates": 10, "end": True})
+    monkeypatch.undo()
+    kinds = [kind for kind in run.events.kind if kind.startswith("checkpoint")]
+    assert kinds[0] == "checkpoint-skipped" and kinds[-2:] == ["checkpoint", "checkpoint"]
+    last = sets(folder_of(run.path))[-1]
+    assert open_set(folder_of(run.path), last).server().loop.updates == len(run.updates)
+
+
+def test_checkpoints_that_cannot_be_used_are_not_removed(tmp_path: Path, refused: Any) -> None:
+    """A completed run with damaged ones is not computed again, which would remove them."""
+    path = begun(tmp_path / "area.h5", job(AREA), stop={"updates": 20}).path
+    folder, before = folder_of(path), path.read_bytes()
+    for part in folder.glob("*.rank0"):
+        part.write_bytes(part.read_bytes()[:-8])
+    said = refused("resume", path, "stop.updates=50")
+    assert "checkpoint 1 is damaged" in said and f"remove {folder} to compute the run again from its start" in said
+    assert path.read_bytes() == before and sets(folder) == [1]
+
+
+def test_a_run_that_goes_on_has_the_outputs_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`log_interval` and `output_tensorboard` are no part of what a run computes, and may change."""
+    case = {**job(AREA), "name": "area", "output": str(tmp_path / "area.h5"), "stop": {"updates": 60}}
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "begin", cut_short(Checkpointer.begin))
+        with pytest.raises(RuntimeError):
+            mpifl.run(case, checkpoint={"updates": 10})
+    run = mpifl.run(case, checkpoint={"updates": 10}, log_interval=5, output_tensorboard=True)
+    assert run.completed and "resumed" in run.events.kind.tolist()
+    assert "log_interval=5.0, before 60.0" in run.events.text.tolist()
+    assert list(tmp_path.glob("**/events.out.tfevents*"))
+
+
+def cut_short(begin: Any) -> Any:
+    """A `Checkpointer.begin` that raises when the checkpoint before is complete."""
+
+    def raises(self: Checkpointer, time: float) -> None:
+        if self.complete:
+            raise RuntimeError
+        begin(self, time)
+        self.finish(time, inf)
+
+    return raises

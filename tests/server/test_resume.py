@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def finish_at_once(patch: pytest.MonkeyPatch, then: Callable[[Checkpointer], Non
 
     def finished(self: Checkpointer, time: float) -> None:
         cut(self, time)
-        self.finish(time)
+        self.finish(time, inf)
         then(self)
 
     patch.setattr(Checkpointer, "begin", finished)

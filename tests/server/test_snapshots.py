@@ -34,6 +34,7 @@ from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Exponential, Fixed, Speed
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.schedule import Event
+from mpifl.server import checkpointer as checkpointer_module
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.client_table import ClientTable
 from mpifl.server.loop import ServerLoop
@@ -273,3 +274,16 @@ def test_a_client_of_a_dead_rank_has_not_raised() -> None:
     failed = {"_errors": {0: "", 1: ""}, "client_failures": [(2, ""), (3, "")]}
     end: Any = SimpleNamespace(**failed, rank_of=[1, 2, 1, 2], live_ranks={1})
     assert MPIServerTransport.unreported_client_errors(end) == {0, 2}
+
+
+def test_a_rank_that_hangs_is_named_and_then_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the end of a run waits for a checkpoint in progress."""
+    monkeypatch.setattr(checkpointer_module, "QUIET_SECONDS", 0.05)
+    made = Scene(tmp_path / "run.h5", "freeze")
+    made.saves(1)
+    made.keeper.finish(0.0, 0.3)
+    assert not made.keeper.busy
+    assert "checkpoint 1 waits for the parts of rank 2; faults.patience limits that" in caplog.text
+    assert made.end() == ["checkpoint-failed: checkpoint 1 could not be completed: no answer for 0.3 s"]
