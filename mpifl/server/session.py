@@ -258,9 +258,12 @@ class Session:
                 self.evaluator.close()
             except Exception as error:  # also of a user's metric or loss
                 if status != "failed":  # else the cause has been logged
-                    failure = error if isinstance(error, RunFailed) else RunFailed(describe_unexpected(error))
-                    self._report("the run failed", failure)
-                    self._record("failed", str(failure))
+                    text = str(error)
+                    if not isinstance(error, RunFailed):
+                        log.error("an evaluation failed", exc_info=error)
+                        text = describe_unexpected(error)
+                    self._report("the run failed", RunFailed(text))
+                    self._record("failed", text)
                 status, x, complete = "failed", None, False
             if (keep := self.evaluator.keep) and self.evaluator.kept is not None:
                 self.writer.best_model = self.evaluator.kept, keep.row

@@ -145,9 +145,11 @@ def run_server(
         )  # fmt: skip
     except BaseException as error:  # the ranks wait for messages, and the run file is open
         time = resumed.snapshot.time if resumed else 0.0
-        writer.append(EventRow(time, "failed", -1, describe_unexpected(error)))
-        writer.close("failed", None)
-        transport.shut_down(job.faults.patience or inf)
+        try:
+            writer.append(EventRow(time, "failed", -1, describe_unexpected(error)))
+            writer.close("failed", None)
+        finally:
+            transport.shut_down(job.faults.patience or inf)
         raise
     return session.run()
 
