@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cached_property
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
@@ -74,7 +73,10 @@ class Evaluator:
         self._penalty, self._mapping = job.algorithm.penalty, job.algorithm.gradient_mapping
         self._deterministic, self._alone = deterministic, alone
         self._metrics = load_metrics(job.evaluate.metrics)
-        self._seed, counts = job.seed, writer.counts()
+        self._first = np.empty(0)  # (n,) a client's own accuracy until it reports one
+        if job.algorithm.personal_models:
+            self._first = problem.client_accuracies(problem.initial(job.seed))
+        counts = writer.counts()
         self._rows = counts["evaluations"]
         self._tested = counts["client_evaluations"] // self._rows if self._rows else 0  # clients with rows of their own
         self._accuracy = job.stop.accuracy if ends else None
@@ -147,8 +149,6 @@ class Evaluator:
 
     def _evaluate(self, request: PendingEvaluation) -> None:
         x, accuracies = request.model, request.accuracies
-        if accuracies is not None:
-            accuracies = np.where(np.isnan(accuracies), self._first_accuracies, accuracies)
         self._problem.begin_evaluation(request.version)
         training = self._rows % self._settings.train_every == 0
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
@@ -161,6 +161,7 @@ class Evaluator:
         if self._settings.gradient and training:
             metrics |= self._gradient_norms(x)
         if accuracies is not None:
+            accuracies = np.where(np.isnan(accuracies), self._first, accuracies)
             metrics |= self._personal_accuracies(accuracies)
         self.latest = metrics
         further = self._metric_rows(x)
@@ -182,12 +183,6 @@ class Evaluator:
         if self._plateau:
             self._plateau.add(metrics.get(self._plateau.metric, nan))
             self.reached |= self._plateau.age >= self._patience
-
-    @cached_property
-    def _first_accuracies(self) -> np.ndarray:
-        """(n,) the accuracy of the first model on each client's own rows: that of a client until it reports its own."""
-        self._problem.begin_evaluation(0)
-        return self._problem.client_accuracies(self._problem.initial(self._seed))
 
     def _gradient_norms(self, x: Vector) -> dict[str, float]:
         with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread

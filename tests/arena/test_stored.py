@@ -125,7 +125,7 @@ pick(0, "quadratic"); facts.quadratic = rank(); pick(3, "time"); facts.time = ra
 document.querySelector("#ranks button").click();
 facts.command = document.getElementById("command").textContent;
 facts.lines = document.querySelectorAll("#curve path").length;
-pick(1, "equal"); facts.none = rank().length;
+pick(1, "constant, equal"); facts.none = rank().length;
 document.body.dataset.check = JSON.stringify(facts);
 </script>"""
 
