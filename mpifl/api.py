@@ -101,8 +101,8 @@ def resume(path: str | Path, *overrides: str, trust: bool = False) -> Run:
     Args:
         path: The run file.
         overrides: `"stop.updates=200"` and other keys of `stop`, `evaluate.every` or `.updates`, `algorithm.step_size`,
-            `log_interval`, `output_tensorboard`,
-            `ranks_per_client`, and keys of `checkpoint` and `memory`: their values from here on.
+            `log_interval`, `output_tensorboard`, `ranks_per_client`, and keys of `checkpoint` and `memory`: their
+            values from here on.
         trust: Import and run the code outside mpifl that the file names (algorithm, `problem.entry`, ...). Only for
             files from sources that you trust.
 

@@ -59,7 +59,8 @@ def paper_commands(results: page.Results) -> str:
     tests = list(judge(results.rows, load_claims()))
     cells = [cell for row in decisions[0] for cell in row[4:]]
     measured = [np.isfinite(scores(results.rows, measure, scenarios, names)).any(axis=(1, 2)) for measure in page.USES]
-    single = [cell for cell in cells if cell and "," not in cell.partition(":")[0]]
+    decided = [cell for cell in cells if cell]
+    single = [cell for cell in decided if "," not in cell.partition(":")[0]]
     places = ranks(results.loss.mean(axis=2, keepdims=True))[:, :, 0]  # (scenarios, methods)
     of_first = places[:, names.index(ranking[0][0])]
     winners = set(np.argmin(places, axis=1).tolist())
@@ -83,8 +84,8 @@ def paper_commands(results: page.Results) -> str:
         "FirstWorst": scenarios[int(np.argmax(of_first))],
         "Last": ranking[-1][0], "LastRank": ranking[-1][1], "Winners": len(winners),
         "Alike": int((test.ranks < test.ranks.iloc[0] + test.difference).sum()), "Difference": f"{test.difference:.1f}",
-        "Cells": int(np.sum(measured)), "Decided": sum(map(bool, cells)), "Single": len(single),
-        "Several": sum(map(bool, cells)) - len(single),
+        "Cells": int(np.sum(measured)), "Decided": len(decided), "Single": len(single),
+        "Several": len(decided) - len(single),
     }  # fmt: skip
     titles = ["method", "mean rank (95 %)", "first", "1x", "2x", "4x", "ever"]
     scenario, over = page.scenarios_table(results.scenarios)

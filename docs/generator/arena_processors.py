@@ -35,9 +35,8 @@ of the {tier} tier, computed with the kernels {stored}, are compared with the sa
 
 Of {runs:,} runs {failed:,} fail with both kernels, {same:,} have the same bits, and {rounded:,} agree within the
 tolerance of `mpifl arena verify`: 1e-5 relative to the final loss and to the mean loss, and 1 % plus 0.01 for all other
-numbers.
-The other {different:,} are listed below. The same configuration is selected in {selected} of {tuned} pairs of a method
-and a scenario.
+numbers. The other {different:,} are listed below. The same configuration is selected in {selected} of {tuned} pairs of
+a method and a scenario.
 
 {scenarios}
 

@@ -32,12 +32,10 @@ from mpifl.server.client_table import LIVE
 ANEW = "run the job again, which starts it anew"  # what to do where a run cannot be resumed
 
 log = logging.getLogger(__package__)
-# Keys, and beginnings of keys, that do not change what a run computes, and that a run which goes on takes from its job.
-HOW_IT_RUNS = "checkpoint", "memory", "ranks_per_client", "log_interval", "output_tensorboard"
+# Keys that do not change what a run computes, and that a run which goes on takes from its job.
+HOW_IT_RUNS = tuple(key for key in NOT_IDENTITY if key not in ("name", "output", "overwrite"))
 # Keys, and beginnings of keys, that a resume can change.
-CHANGEABLE = (
-    "stop", "evaluate.every", "evaluate.updates", "algorithm.step_size", *HOW_IT_RUNS,
-)  # fmt: skip
+CHANGEABLE = ("stop", "evaluate.every", "evaluate.updates", "algorithm.step_size", *HOW_IT_RUNS)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, CASES, SMALL, job
 from tests.mpi.files import differing
 from tests.server.test_reports import check_times
+from tests.server.test_resume import finish_at_once
 from tests.tiers import parameters
 
 NAMES = ["fedavg-cohort", "area-before", "area-period", "area-deferred", "feddane", "favas", "area-on-and-off"]
@@ -176,23 +176,10 @@ def test_checkpoints_that_cannot_be_used_are_not_removed(tmp_path: Path, refused
 def test_a_run_that_goes_on_has_the_outputs_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`log_interval` and `output_tensorboard` are no part of what a run computes, and may change."""
     case = {**job(AREA), "name": "area", "output": str(tmp_path / "area.h5"), "stop": {"updates": 60}}
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpointer, "begin", cut_short(Checkpointer.begin))
-        with pytest.raises(RuntimeError):
-            mpifl.run(case, checkpoint={"updates": 10})
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        finish_at_once(patch, lambda checkpointer: 1 // 0)
+        mpifl.run(case, checkpoint={"updates": 10})
     run = mpifl.run(case, checkpoint={"updates": 10}, log_interval=5, output_tensorboard=True)
     assert run.completed and "resumed" in run.events.kind.tolist()
     assert "log_interval=5.0, before 60.0" in run.events.text.tolist()
     assert list(tmp_path.glob("**/events.out.tfevents*"))
-
-
-def cut_short(begin: Any) -> Any:
-    """A `Checkpointer.begin` that raises when the checkpoint before is complete."""
-
-    def raises(self: Checkpointer, time: float) -> None:
-        if self.complete:
-            raise RuntimeError
-        begin(self, time)
-        self.finish(time, inf)
-
-    return raises

@@ -284,6 +284,7 @@ def check_rules(found: Submission, studies: Mapping[str, Study]) -> None:
     for name, study in studies.items():
         rows = [row for row in found.rows if row.scenario == name]
         seen = {(row.configuration, row.seed): row for row in rows}
+        counts = Counter((row.configuration, row.seed) for row in rows)
         best = selected([row for row in rows if row.role == "tuning"])
         tuning = set(found.suite.tuning_seeds)
         runs = {(str(run.labels["algorithm"]), run.seed): run.identity for run in study.runs}
@@ -305,10 +306,8 @@ def check_rules(found: Submission, studies: Mapping[str, Study]) -> None:
                                         ("hash of its job", seen[key].identity, expected[key])):  # fmt: skip
                 if stated != right:
                     raise Contradiction(f"{where}: the {what} is {stated}, but the suite's rules give {right}")
-        if len(rows) > len(seen):
-            (key, count), *_ = Counter((row.configuration, row.seed) for row in rows).most_common(1)
-            where = f"{found.path}: {name}, seed {key[1]}, {key[0] or 'no configuration'}"
-            raise Contradiction(f"{where}: this run occurs {count} times")
+            if counts[key] > 1:
+                raise Contradiction(f"{where}: this run occurs {counts[key]} times")
 
 
 def selected(tuning: Sequence[Row]) -> str:
