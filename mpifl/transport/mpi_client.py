@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
-HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
 
 
 class Received(NamedTuple):
@@ -159,10 +158,7 @@ class MPIClientTransport:
         return Received(Kind.MESSAGE, i, message, due, incoming, requests)
 
     def _await_frame(self) -> None:
-        """Waits until the next frame is received. Sends updates as their contacts end.
-
-        While the updates of all its clients are held back, no message to them can arrive: it sleeps longer.
-        """
+        """Waits until the next frame is received. Sends updates as their contacts end."""
         backoff = Backoff(LONGEST_IDLE)
         while True:
             next_release = self._clients.release(time.perf_counter())
@@ -171,11 +167,7 @@ class MPIClientTransport:
                 return
             self._test_sends()
             self._report()
-            left = next_release - time.perf_counter()
-            if len(self._clients.held) == self._hosted:
-                time.sleep(max(0.0, min(left, HELD_INTERVAL)))
-            else:
-                backoff.pause(left)
+            backoff.pause(next_release - time.perf_counter())
 
     def poll(self) -> None:
         """Sends what is due and ready, and receives one frame, which then waits; called while clients compute."""
