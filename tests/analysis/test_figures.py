@@ -44,6 +44,17 @@ def test_lines_can_be_told_apart() -> None:
     assert len({line["marker"] for line in first}) == 8 and len({str(line["linestyle"]) for line in first}) == 5
 
 
+def test_a_noisy_curve_has_as_many_markers_as_a_smooth_one() -> None:
+    """MARKER_SPACING is 0.14 of the width: seven or eight markers a curve, 0 to 1,000 s and noise of 0.5."""
+    smooth = trial(np.linspace(0, 1, 1001).tolist())
+    noisy = trial(np.random.default_rng(0).uniform(0.25, 0.75, 1001).tolist())
+    lines = plot_groups([Group({"method": k}, [t]) for k, t in enumerate((smooth, noisy))], "test_accuracy", "time",
+                        "range", None, False).get_lines()  # fmt: skip
+    marked = [line.get_markevery() for line in lines]
+    pyplot.close("all")
+    assert np.diff(marked[1]).tolist() == [140] * (len(marked[1]) - 1) and [len(places) for places in marked] == [8, 8]
+
+
 def groups(count: int, **labels: str) -> list[Group]:
     curves = [[0.1, 0.5 + k / 100, 0.8] for k in range(count)]
     return [Group({"method": f"m{k}", "spread": s, **labels}, [trial(c), trial([0.1, 0.4, 0.6])])

@@ -57,6 +57,16 @@ def test_the_mean_of_trials_that_are_evaluated_at_different_times_has_no_steps()
     assert other["mean"].tolist()[:4] == pytest.approx([0.02, (0.16 + 0.24) / 2, (0.4 + 0.36) / 2, (0.64 + 0.36) / 2])
 
 
+def test_a_metric_that_few_evaluations_measure_has_no_steps() -> None:
+    """Evaluations 0, 2 and 4 measure the training loss, 1.0, 0.5 and 0.3; those between repeat it, the accuracy not."""
+    one = replace(trial([0.1, 0.2, 0.3, 0.4, 0.5], train_loss=[1.0, 1.0, 0.5, 0.5, 0.3]), train_every=2)
+    group = Group({}, [one, trial([0.1] * 5, train_loss=[1.0] * 5)])
+    loss = group.curve("train_loss")
+    assert loss.index.tolist() == [0, 1, 2, 3, 4]
+    assert loss["low"].tolist() == pytest.approx([1.0, 0.75, 0.5, 0.4, 0.3])
+    assert len(one.curve("test_accuracy")[0]) == 5
+
+
 def test_spreads_by_hand() -> None:
     values = np.array([1.0, 2.0, 6.0])  # mean 3, deviations -2, -1, 3: variance (4 + 1 + 9) / 2 = 7
     assert mean_and_spread(values, "range") == (3, 1, 6)

@@ -88,6 +88,9 @@ def plot_group(
     curve = group.curve(metric, x, spread) * scale
     places = curve.index.to_numpy() * SCALES.get(x, 1.0)
     mean = np.where(np.isfinite(curve["mean"]), curve["mean"], np.nan)
+    match line.get("markevery"):
+        case float(first), float(spacing):
+            line["markevery"] = style.marked_points(places, first, spacing)
     (drawn,) = ax.plot(places, mean, **{"label": style.plain(group.name), **line})
     if len(group.trials) > 1:
         low, high = curve["low"], curve["high"]

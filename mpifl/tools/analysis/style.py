@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0A4AA0", "#E39A00", "#101010", "#17916F", "#8FCBF4", "#B93C08", "#45105A", "#CF7AA8")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = "os^DvPX<>"
-MARKER_SPACING = 0.14  # distance of two markers of a line, as a fraction of the diagonal of the axes
+MARKER_SPACING = 0.14  # distance of two markers, as a fraction of the diagonal of the axes; of a curve: of its width
 BESIDE = 0.33  # largest share of a figure's width that a legend beside the panels takes
 BAND = 0.18  # opacity of a band
 MAX_LINES = 16  # lines in a panel: more cannot be told apart
@@ -47,6 +47,17 @@ def line_style(k: int) -> dict[str, Any]:
         "markerfacecolor": "white" if k % 2 else COLOURS[k % len(COLOURS)],
         "markeredgewidth": 0.8,
     }
+
+
+def marked_points(xs: np.ndarray, first: float, spacing: float) -> list[int]:
+    """The points of a curve that have markers: evenly spaced along x, however noisy the curve is.
+
+    first, spacing: of the markers, as fractions of the width. A curve of few points has a marker at each.
+    """
+    if len(xs) <= 1 / spacing:
+        return list(range(len(xs)))
+    places = xs[0] + (xs[-1] - xs[0]) * np.arange(first, 1.0, spacing)
+    return np.unique(np.searchsorted(xs, places)).tolist()
 
 
 def paper_style() -> AbstractContextManager[None]:

@@ -72,6 +72,10 @@ class Trial:
         known = len(self.evaluations) and metric in self.evaluations
         return float(self.evaluations[metric].iloc[-1]) if known else np.nan
 
+    def measured(self, metric: str) -> pd.DataFrame:
+        """The evaluations that measured the metric."""
+        return self.evaluations[:: self.train_every] if metric in TRAINING else self.evaluations
+
     def diverged(self, metric: str) -> bool:
         """Whether the metric is infinite or NaN at the last evaluation, and was not so before."""
         return not np.isfinite(self.last(metric)) and bool(np.isfinite(self.evaluations.get(metric, [])).any())
@@ -85,14 +89,15 @@ class Trial:
     def curve(self, metric: str, x: str = "time") -> tuple[np.ndarray, np.ndarray]:
         """A column of PROGRESS, ascending, and the metric there; the last of several values at one place.
 
-        Rows without the quantity are left out, and those before the first value of the metric: a later one without a
-        value is NaN, as the run has diverged. A metric that the run does not have has no rows.
+        Rows without the quantity are left out, those that did not measure the metric, and those before its first value:
+        a later one without a value is NaN, as the run has diverged. A metric that the run does not have has no rows.
         """
         import pandas as pd
 
         if metric not in self.evaluations:
             return np.empty(0), np.empty(0)
-        pairs = pd.DataFrame({"x": self.evaluations[PROGRESS[x]], "y": self.evaluations[metric]}, dtype=float)
+        rows = self.measured(metric)
+        pairs = pd.DataFrame({"x": rows[PROGRESS[x]], "y": rows[metric]}, dtype=float)
         pairs = pairs[pairs.x.notna() & (pairs.y.notna().cumsum() > 0)]
         pairs = pairs.sort_values("x", kind="stable").drop_duplicates("x", keep="last")
         return pairs.x.to_numpy(), pairs.y.to_numpy()

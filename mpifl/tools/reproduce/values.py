@@ -160,18 +160,18 @@ def trial_curve(trial: Trial, metric: str, x: str) -> pd.DataFrame:
         raise ConfigError(
             "page.measures", metric, "no such metric", f"one of {', '.join(map(str, trial.evaluations.columns))}"
         )
-    table = trial.evaluations
-    xs = _sums(trial, x) if x in ("bytes", "local_steps") else table[x].to_numpy()
+    table = trial.measured(metric)
+    xs = _sums(trial, table, x) if x in ("bytes", "local_steps") else table[x].to_numpy()
     return pd.DataFrame({"x": xs, "y": table[metric].to_numpy()})[table[metric].notna().cumsum().to_numpy() > 0]
 
 
-def _sums(trial: Trial, x: str) -> np.ndarray:
-    """(evaluations,) bytes, or local steps of a client on average, of the updates consumed before each evaluation."""
+def _sums(trial: Trial, evaluations: pd.DataFrame, x: str) -> np.ndarray:
+    """(evaluations,) bytes, or local steps of a client on average, of the updates consumed before each of them."""
     with open_run(trial.path) as run:
         updates, clients = run.updates, len(run.clients)
     each = updates.bytes + updates.bytes_down if x == "bytes" else updates.local_steps / clients
     total = np.concatenate([[0], np.cumsum(each.to_numpy())])
-    return np.asarray(total[trial.evaluations.updates.to_numpy()])
+    return np.asarray(total[evaluations.updates.to_numpy()])
 
 
 def mean_curve(group: Group, metric: str, x: str, power: float = 1.0, hold: bool = False) -> pd.DataFrame:
