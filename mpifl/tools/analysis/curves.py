@@ -88,10 +88,7 @@ def plot_group(
     curve = group.curve(metric, x, spread) * scale
     places = curve.index.to_numpy() * SCALES.get(x, 1.0)
     mean = np.where(np.isfinite(curve["mean"]), curve["mean"], np.nan)
-    match line.get("markevery"):
-        case float(first), float(spacing):
-            line["markevery"] = style.marked_points(places, first, spacing)
-    (drawn,) = ax.plot(places, mean, **{"label": style.plain(group.name), **line})
+    (drawn,) = ax.plot(places, mean, **{"label": style.plain(group.name), **style.mark_curve(line, places)})
     if len(group.trials) > 1:
         low, high = curve["low"], curve["high"]
         if is_percentage(metric):  # a standard deviation or an interval may lead out of the possible values

@@ -47,7 +47,9 @@ def draw_panels(
         for ax, panel in zip(axes, panels, strict=True):
             for label, curve in panel.curves.items():
                 line = style.line_style(labels.index(label)) | ({"markevery": 1} if markers else {})
-                (handles[label],) = ax.plot(curve.index, curve["mean"], **line)
+                (handles[label],) = ax.plot(
+                    curve.index, curve["mean"], **style.mark_curve(line, curve.index.to_numpy())
+                )
                 if "low" in curve:
                     ax.fill_between(
                         curve.index, curve["low"], curve["high"], color=line["color"], alpha=0.15, linewidth=0

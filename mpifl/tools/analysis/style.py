@@ -49,15 +49,16 @@ def line_style(k: int) -> dict[str, Any]:
     }
 
 
-def marked_points(xs: np.ndarray, first: float, spacing: float) -> list[int]:
-    """The points of a curve that have markers: evenly spaced along x, however noisy the curve is.
+def mark_curve(line: dict[str, Any], xs: np.ndarray) -> dict[str, Any]:
+    """The options of a line (`line_style`) for a curve at xs: markers evenly along x, however noisy the curve is.
 
-    first, spacing: of the markers, as fractions of the width. A curve of few points has a marker at each.
+    A curve of few points has a marker at each.
     """
-    if len(xs) <= 1 / spacing:
-        return list(range(len(xs)))
-    places = xs[0] + (xs[-1] - xs[0]) * np.arange(first, 1.0, spacing)
-    return np.unique(np.searchsorted(xs, places)).tolist()
+    match line.get("markevery"):
+        case float(first), float(spacing):  # fractions of the width
+            places = xs[:1] + np.ptp(xs) * np.arange(first, 1.0, spacing) if len(xs) > 1 / spacing else xs
+            return {**line, "markevery": np.unique(np.searchsorted(xs, places)).tolist()}
+    return line
 
 
 def paper_style() -> AbstractContextManager[None]:
