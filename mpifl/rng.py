@@ -9,17 +9,6 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
-
-
-class PhiloxKey(ISeedSequence):
-    """A Philox key as it is: `Philox(key=...)` takes four times as long, because it asks the system for entropy too."""
-
-    def __init__(self, key: np.ndarray) -> None:
-        self._key = key
-
-    def generate_state(self, n_words: int, dtype: object = np.uint64) -> np.ndarray:
-        return self._key
 
 
 def stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.random.Generator:
@@ -27,4 +16,4 @@ def stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.rando
     # The upper half of the key's second word is the purpose, the lower half is the client.
     key = np.array([seed, zlib.crc32(purpose.encode()) << 32 | client], np.uint64)
     counter = np.array([0, 0, 0, round], np.uint64)  # the low words count the draws: 2**192 of them a round
-    return np.random.Generator(np.random.Philox(PhiloxKey(key), counter=counter))  # type: ignore[arg-type]
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))

@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from mpifl.client.checkpointing import ResumePayload, attach_checkpoints, restore, resume
 from mpifl.client.sharded import ShardedMember, ShardedWorker
 from mpifl.client.worker import Worker
 from mpifl.config.job import Job
@@ -22,6 +24,7 @@ from mpifl.objective import parts_of
 from mpifl.problems.loading import host
 from mpifl.problems.micro_batches import GRADIENT
 from mpifl.problems.problem import ComputeResources, HostedClients, Shard
+from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.signals import SignalRecorder, exit_code, is_from_signal
 from mpifl.transport import handshake
 from mpifl.transport.client_end import max_vectors
@@ -158,8 +161,7 @@ def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) ->
 def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard], group: RankGroup | None) -> HostedClients:
     resources = ComputeResources(*setup.resources)
     model, settings = job.problem.model, job.problem.settings
-    scaled = {i: model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
-    return host(model, settings, setup.meta, scaled, job.seed, resources, group, job.faults.patience)
+    return host(model, settings, setup.meta, shards, job.seed, resources, group, job.faults.patience)
 
 
 def _build_together(job: Job, setup: ClientSetup, i: int, shard: Shard, group: RankGroup) -> HostedClients:
@@ -231,7 +233,8 @@ class ClientRank:
             sharded=isinstance(worker, ShardedWorker),
         )  # fmt: skip
         self._transport.signals = signals
-        self._transport.on_marker, self._transport.on_host = self._save, self._take_over
+        self._transport.on_host = self._take_over
+        attach_checkpoints(self._transport, worker, folder_of(Path(job.output)), comm.rank)
         if isinstance(worker, ShardedWorker):
             self._transport.on_message, self._transport.on_vectors = worker.on_message, worker.on_vectors
 
@@ -241,8 +244,6 @@ class ClientRank:
         worker.on_wait = transport.poll
         try:
             if self._setup.resume:
-                from mpifl.client.checkpointing import ResumePayload, resume
-
                 resume(worker, ResumePayload(**self._setup.resume))
             for deliveries in transport.messages(worker.max_deliveries):
                 with limit():
@@ -256,17 +257,6 @@ class ClientRank:
         finally:
             if self._group:
                 self._group.stop()
-
-    def _save(self, number: int) -> None:
-        """Writes this rank's part of its first checkpoint; only now it imports what writes files."""
-        from pathlib import Path
-
-        from mpifl.client.checkpointing import attach_checkpoints
-        from mpifl.runfile.checkpoint_folder import folder_of
-
-        folder = folder_of(Path(self._job.output))
-        attach_checkpoints(self._transport, self._worker, folder, self._comm.rank)  # replaces this method
-        self._transport.on_marker(number)
 
     def _take_over(self, i: int) -> None:
         """Takes over a client that another rank can no longer host."""
@@ -282,8 +272,6 @@ class ClientRank:
             self._worker.add_clients(hosted.objectives)
             pending = None
             if fields["saved"]:
-                from mpifl.client.checkpointing import ResumePayload, restore
-
                 payload = ResumePayload(**fields["saved"])
                 update, _ = restore(self._worker, payload, [i]).get(i, (None, 0.0))  # None: it had its first state
                 pending = update if i in payload.in_flight else None

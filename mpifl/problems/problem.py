@@ -164,10 +164,6 @@ class Problem:
         passes: batches are those of passes over the client's rows, as with `local_epochs`.
         """
 
-    def raw_shard(self, i: int) -> list[np.ndarray]:
-        """Client i's arrays as they are sent to its rank, where `Model.scale_shard` makes `shard(i)` of them."""
-        return self.shard(i)
-
     def begin_evaluation(self, version: int) -> None:
         """Called before the model of a version is evaluated: what is drawn then belongs to the run's seed and to it."""
 
@@ -233,10 +229,6 @@ class Model(Config):
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
         """Reads the data and partitions it; on rank 0 or in one process."""
         raise NotImplementedError
-
-    def scale_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
-        """`Problem.shard` of a client, from its `Problem.raw_shard`."""
-        return shard
 
     @abstractmethod
     def objective(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:

@@ -91,12 +91,6 @@ class RowModel(Model):
     def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
         """What is added to the mean loss of the rows."""
 
-    def scale_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
-        if not shard or shard[0].dtype.kind != "u" or meta.get("divisor") is None:
-            return shard  # clients load their own rows, as with `problem.entry`
-        x, *rest = shard
-        return [_scaled(x, meta["divisor"], np.dtype(meta["dtype"]), np.arange(len(x))), *rest]
-
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
         return RowProblem(data, partition, settings, self)
 
@@ -159,20 +153,18 @@ class RowProblem(Problem):
             targets = targets.astype(self.dtype)
         train, test = targets[: len(owner)], targets[len(owner) :]
         dtype = rows.x.dtype if rows.tokens else self.dtype  # positions in a text are not scaled
-        self._rows, self._y = ScaledRows(rows.x, rows.divisor, dtype, kept), train[kept]
+        self._x, self._y = _scaled(rows.x, rows.divisor, dtype, kept), train[kept]  # the training rows, by client
         repartitioned = rows.owner_test is None or owner is not rows.owner  # then test rows belong to no client
         whose = np.full(len(rows.y_test), -1) if repartitioned else np.asarray(rows.owner_test)
         order = np.argsort(whose, kind="stable")  # rows of no client come first
-        self._test_rows, self._y_test = ScaledRows(rows.x_test, rows.divisor, dtype, order), test[order]
+        self._x_test, self._y_test = _scaled(rows.x_test, rows.divisor, dtype, order), test[order]
         if settings.test_split:  # a client's own test rows: held out, else those that the data bring for it
-            own_rows, self._y_own, whose = ScaledRows(rows.x, rows.divisor, dtype, own), train[own], owner[own]
-            self._x_own = own_rows.array()
+            self._x_own, self._y_own, whose = _scaled(rows.x, rows.divisor, dtype, own), train[own], owner[own]
             if not len(test):
-                self._test_rows, self._y_test = own_rows, self._y_own
+                self._x_test, self._y_test = self._x_own, self._y_own
         else:
             first = int((whose < 0).sum())
-            mine = self._test_rows.array()[first:] if first < len(whose) else np.empty((0, rows.x.shape[1]), dtype)
-            self._x_own, self._y_own, whose = mine, self._y_test[first:], whose[order][first:]
+            self._x_own, self._y_own, whose = self._x_test[first:], self._y_test[first:], whose[order][first:]
         few = subsample(settings.evaluation_rows, len(whose))
         self._x_own, self._y_own = self._x_own[few], self._y_own[few]
         self._own = np.bincount(whose[few], minlength=self.clients)
@@ -186,8 +178,6 @@ class RowProblem(Problem):
         self.meta = {
             "d": self.d,
             "dtype": self.dtype.name,
-            # What raw rows are divided by; None: shards are a subclass's own, and travel as they are.
-            "divisor": rows.divisor if type(self).shard is RowProblem.shard else None,
             "clients": self.clients,
             "samples": self.samples.tolist(),
             "total": int(self.samples.sum()),
@@ -207,27 +197,21 @@ class RowProblem(Problem):
     def initial(self, seed: int) -> np.ndarray:
         return self.model.init.draw(stream(seed, "init"), self.d).astype(self.dtype)
 
-    @property
-    def _x(self) -> np.ndarray:
-        """(S, features) the training rows, by client."""
-        return self._rows.array()
-
     @functools.cached_property
     def _evaluated(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows and targets that models are evaluated on: of training, of the test, and held out for validation."""
-        parts = [(self._x, self._y), (self._test_rows.array(), self._y_test), *self._validation]
+        parts = [(self._x, self._y), (self._x_test, self._y_test), *self._validation]
         most = self._settings.evaluation_rows
         return [(x[few], y[few]) for x, y in parts for few in [subsample(most, len(y))]]
 
     def shard(self, i: int) -> list[np.ndarray]:
         """[rows (s_i, features), targets (s_i,)], and likewise its own test rows, where it has any"""
-        return self._with_own_rows(i, self._x[self._rows_of(i)])
-
-    def raw_shard(self, i: int) -> list[np.ndarray]:
-        """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""
-        if self.meta.get("divisor") is None:
-            return self.shard(i)
-        return self._with_own_rows(i, self._rows.raw(self._rows_of(i)))
+        part = self._rows_of(i)
+        x, y = self._x[part], self._y[part]
+        if not self._own.item(i):
+            return [x, y]
+        own = self._own_rows(i)
+        return [x, y, self._x_own[own], self._y_own[own]]
 
     def _rows_of(self, i: int) -> slice:
         """The places of client i's training rows."""
@@ -236,14 +220,6 @@ class RowProblem(Problem):
     def _own_rows(self, i: int) -> slice:
         """The places of its own test rows."""
         return slice(self._own_bounds[i], self._own_bounds[i + 1])
-
-    def _with_own_rows(self, i: int, x: np.ndarray) -> list[np.ndarray]:
-        """Client i's training rows x with their targets, and its own test rows where it has any."""
-        y = self._y[self._rows_of(i)]
-        if not self._own.item(i):
-            return [x, y]
-        rows = self._own_rows(i)
-        return [x, y, self._x_own[rows], self._y_own[rows]]
 
     def client_accuracies(self, x: np.ndarray) -> np.ndarray:
         right = np.full(self.clients, np.nan)
@@ -382,26 +358,6 @@ def subsample(most: int | None, rows: int) -> Any:
     if most is None or rows <= most:
         return slice(None)
     return np.sort(stream(0, "evaluation").choice(rows, most, replace=False, shuffle=False))
-
-
-class ScaledRows:
-    """x[order] / divisor as `dtype`; of small unsigned integers computed on first use, by whichever thread."""
-
-    def __init__(self, x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> None:
-        source = x, divisor, dtype, order
-        small = x.dtype.kind == "u" and x.dtype.itemsize < dtype.itemsize
-        self._rows: np.ndarray | tuple[np.ndarray, float, np.dtype, np.ndarray] = source if small else _scaled(*source)
-
-    def array(self) -> np.ndarray:
-        rows = self._rows
-        if isinstance(rows, tuple):
-            self._rows = rows = _scaled(*rows)
-        return rows
-
-    def raw(self, part: slice) -> np.ndarray:
-        """These rows as they are in memory: of x, or scaled."""
-        rows = self._rows
-        return rows[0][rows[3][part]] if isinstance(rows, tuple) else rows[part]
 
 
 def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> np.ndarray:

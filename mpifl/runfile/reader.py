@@ -209,10 +209,10 @@ class Run(RunTables):
     def config(self) -> dict[str, Any]:
         """The resolved configuration."""
         if self._config is None:
-            from mpifl.runfile.fast_yaml import Loader
+            import yaml
 
             try:
-                self._config = dict(parse_yaml(self.attrs.get("config") or "{}", Loader) or {})
+                self._config = dict(parse_yaml(self.attrs.get("config") or "{}", yaml.SafeLoader) or {})
             except Exception as error:
                 raise _damaged(
                     self.path, f"its configuration cannot be read: {error}", "an undamaged run file"

@@ -35,8 +35,8 @@ class Delay(Config):
 
     @property
     def has_split_times(self) -> bool:
-        """Whether the model has separate times of computing and exchanging."""
-        return False
+        """Whether the model has separate times of computing and exchanging: it defines `split_times`."""
+        return type(self).split_times is not Delay.split_times
 
     @abstractmethod
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
@@ -154,10 +154,6 @@ class Speed(Delay):
     """standard deviation of the logarithm of a lognormal time: the larger, the heavier the tail"""
     steps: PositiveInt = 1
     """computing times in a unit of work: ${algorithm.local_steps} makes `compute` the time of one local step"""
-
-    @property
-    def has_split_times(self) -> bool:
-        return True
 
     def _means(self, clients: int) -> tuple[np.ndarray, np.ndarray]:
         factors = np.linspace(1, self.spread, clients)

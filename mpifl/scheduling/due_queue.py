@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from math import inf
 from typing import Generic, TypeVar
@@ -51,12 +51,6 @@ class DueQueue(Generic[Item]):
     def entries(self) -> Mapping[int, tuple[float, Item]]:
         """The time of each client's item, and the item."""
         return self._items
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._items)
-
-    def __contains__(self, i: object) -> bool:
-        return i in self._items
 
     def __len__(self) -> int:
         return len(self._items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,13 @@ import numpy as np
 
 from mpifl import problems
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
-from mpifl.algorithms.common.vectors import use_threads
 from mpifl.client import checkpointing
 from mpifl.client.worker import Worker
 from mpifl.config.job import Job
 from mpifl.config.own_classes import check_class
 from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.errors import RunResult, describe_unexpected, inside
-from mpifl.problems import ComputeResources, Problem, Shard
+from mpifl.problems import ComputeResources, Problem
 from mpifl.problems.loading import host
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.create import Start, make_folder, refuse_existing, refuse_live
@@ -115,7 +114,6 @@ def run_server(
     if resumed and isinstance(schedule, LiveSchedule):
         schedule.load(resumed.snapshot.schedule)
     resources = problems.ComputeResources(*rank_resources(hellos)[0])
-    use_threads(resources.cores)
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
     check_evaluation(job, problem)
@@ -126,7 +124,7 @@ def run_server(
         facts = [compute]
     else:
         resume = payload._asdict() if payload else None
-        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, layout, resume)
+        facts += handshake.scatter_clients(problem.meta, x0, n, problem.shard, layout, resume)
     hosts = [hello.host for hello in hellos]
     attrs = _attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
@@ -204,7 +202,8 @@ def _host_in_process(
 ) -> tuple[InProcessTransport, Mapping[str, Any]]:
     """A transport to clients in this process, and the run file's facts on their computing. Raises ConfigError."""
     model, settings, patience = job.problem.model, job.problem.settings, job.faults.patience
-    hosted = host(model, settings, problem.meta, Shards(problem), job.seed, resources, patience=patience)
+    shards = {i: problem.shard(i) for i in range(problem.clients)}
+    hosted = host(model, settings, problem.meta, shards, job.seed, resources, patience=patience)
     worker = Worker(
         job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, norm=job.faults.norm,
         limit=job.memory.client_states, folder=job.states_folder,
@@ -216,31 +215,12 @@ def _host_in_process(
     return transport, hosted.facts
 
 
-class Shards(Mapping[int, "Shard"]):
-    """The clients' data by client; views of the problem's arrays, made when they are used."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem, self._clients = problem, range(problem.clients)
-
-    def __getitem__(self, i: int) -> Shard:
-        return self._problem.shard(i)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    def __contains__(self, i: object) -> bool:
-        return i in self._clients
-
-
 def _connect_ranks(comm: MPI.Comm, layout: Layout, job: Job, problem: Problem, x0: np.ndarray) -> ServerTransport:
     """A transport to the clients on the other ranks."""
     from mpifl.transport.mpi_server import MPIServerTransport
 
     vectors, sharded = max_vectors(job.algorithm), bool(problem.meta.get("sharded"))
-    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, vectors, problem.raw_shard, layout, sharded)
+    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, vectors, problem.shard, layout, sharded)
 
 
 def _open_run_file(

@@ -83,7 +83,7 @@ class InProcessTransport(ServerTransport):
 
     def shut_down(self, timeout: float = inf) -> int:
         self.on_stop()
-        dropped = len({*self._messages, *self._arrived, *self._errors, *self._clients.held})
+        dropped = len({*self._messages, *self._arrived, *self._errors, *self._clients.held.entries()})
         self._messages.clear()
         self._arrived.clear()
         self._errors.clear()

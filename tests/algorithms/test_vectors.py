@@ -1,26 +1,17 @@
-"""Sums and steps of vectors: the bits of the plain NumPy form, for any size and number of threads."""
+"""Sums and steps of vectors: the bits of the plain NumPy form, for any size."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.vectors import BLOCK, THREADED_SIZE, add, axpy, mean_step, mix, step, use_threads, zeros
+from mpifl.algorithms.common.vectors import BLOCK, add, axpy, mean_step, mix, step, zeros
 
-SIZES = [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5, THREADED_SIZE, 2 * THREADED_SIZE + 3]
-
-
-@pytest.fixture(params=[1, 2, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    use_threads(request.param)
-    yield request.param
-    use_threads(1)
+SIZES = [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_bits_are_those_of_plain_numpy(threads: int, dtype: type) -> None:
+def test_bits_are_those_of_plain_numpy(dtype: type) -> None:
     rng = np.random.default_rng(3)
     for size in SIZES:
         x, total, v = rng.standard_normal((3, size)).astype(dtype)

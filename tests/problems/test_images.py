@@ -17,13 +17,11 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.problems import Data, Partition, ProblemConfig, Rows, load
+from mpifl.problems import Data, ProblemConfig, Rows, load
 from mpifl.problems.data import DATA, Digits, EmnistLetters, Mnist
 from mpifl.problems.data import download as sources
 from mpifl.problems.models import Logistic
 from mpifl.problems.partitions import NearIid
-from mpifl.problems.rows import RowProblem
-from mpifl.problems.settings import ProblemSettings
 from tests.problems.conftest import idx_bytes, refusal
 
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
@@ -44,43 +42,8 @@ def test_rows_are_those_of_the_files(image_root: Write, name: str, zipped: bool)
     assert rows.x_test.shape == (20, 784) and rows.classes == (26 if letters else 10)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("test_split", [None, 0.3])
-def test_rows_travel_as_bytes(image_root: Write, dtype: str, test_split: float | None) -> None:
-    """A client's rows are the same numbers, whether they were scaled on rank 0 or on the client's rank."""
-    root = image_root(train=2100)
-    config = ProblemConfig(data=Mnist(), root=str(root), clients=2, dtype=dtype, test_split=test_split)
-    problem, other = load(config), load(config)
-    meta = json.loads(json.dumps(problem.meta))
-    for i in range(2):
-        raw = problem.raw_shard(i)
-        assert raw[0].dtype == np.uint8 and len(raw[0]) > 700
-        for here, there in zip(other.shard(i), config.model.scale_shard(meta, raw), strict=True):
-            assert here.dtype == there.dtype and (here == there).all() and there.flags.c_contiguous
-    problem.evaluate(problem.initial(0))  # scales all rows
-    again = problem.raw_shard(1)
-    assert again[0].dtype == dtype and np.shares_memory(again[0], problem.shard(1)[0])
-    assert (config.model.scale_shard(meta, again)[0] == other.shard(1)[0]).all()
-
-
-def test_a_problem_of_your_own_sends_its_own_rows(image_root: Write) -> None:
-    """Whatever their type: bytes that its `shard` returns are not scaled as pixels are."""
-
-    class Own(RowProblem):
-        def shard(self, i: int) -> list[np.ndarray]:
-            x, *rest = super().shard(i)
-            return [(x * 255).round().astype(np.uint8) if self.l2 else x / 2, *rest]
-
-    class Model(Logistic):
-        def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Own:
-            return Own(data, partition, settings, self)
-
-    root = str(image_root())
-    for l2, dtype in (0.0, np.float64), (0.1, np.uint8):
-        config = ProblemConfig(data=Mnist(), root=root, clients=1, dtype="float64", model=Model(), l2=l2)
-        problem = load(config)
-        sent = config.model.scale_shard(json.loads(json.dumps(problem.meta)), problem.raw_shard(0))
-        assert sent[0].dtype == dtype and (sent[0] == problem.shard(0)[0]).all() and sent[0].max() > 0
+def test_numbers_of_numpy_in_a_data_set_of_your_own() -> None:
+    """As classes and divisor, of unsigned integers: 51/102 and 102/102; the ranks get the first as JSON."""
 
     class Pixels(Data):
         def read(self, root: Path, download: bool, clients: int | None) -> Rows:
@@ -89,9 +52,8 @@ def test_a_problem_of_your_own_sends_its_own_rows(image_root: Write) -> None:
 
     config = ProblemConfig(data=Pixels(), clients=1, dtype="float64", model=Logistic())
     problem = load(config)
-    meta = json.loads(json.dumps(problem.meta))
-    assert meta["classes"] == 2
-    assert config.model.scale_shard(meta, problem.raw_shard(0))[0].tolist() == [[0.5], [1.0]]
+    assert json.loads(json.dumps(problem.meta))["classes"] == 2
+    assert problem.shard(0)[0].tolist() == [[0.5], [1.0]]
 
 
 DAMAGE: dict[str, Callable[[bytes, bytes], bytes]] = {  # what is made of a file's bytes, and of its content

@@ -3,40 +3,17 @@
 Vectors are (d,) arrays of one floating-point dtype. Each function has the plain NumPy meaning that its first line
 states, and gives the same bits; it changes no argument unless it says so. In plain form NumPy makes a temporary of
 each operation, which for a vector beyond the cache is a pass of its own over memory. Here a vector is processed in
-blocks that stay in the cache, and a large one by several threads (`use_threads`): elements are computed independently
-of each other, so the bits do not depend on blocks or threads.
+blocks that stay in the cache: elements are computed independently of each other, so the bits do not depend on blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
 BLOCK = 1 << 17  # entries: 512 KiB of an operand in float32, so that a block stays in the L2 or L3 cache
-THREADED_SIZE = 1 << 18  # entries from which threads pay
-MAX_THREADS = 8  # so many threads saturate the memory of most machines
-
-_threads: ThreadPoolExecutor | None = None
-_count = 1
-
-
-def use_threads(count: int) -> None:
-    """Has vectors of at least THREADED_SIZE entries processed by so many threads, at most MAX_THREADS."""
-    global _threads, _count
-    if (count := max(1, min(count, MAX_THREADS))) != _count:
-        if _threads:
-            _threads.shutdown()
-        _threads, _count = None, count
-        if count > 1:
-            from concurrent.futures import ThreadPoolExecutor
-
-            _threads = ThreadPoolExecutor(count, "vectors")
 
 
 def zeros(x: np.ndarray) -> np.ndarray:
@@ -52,10 +29,7 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def add(total: np.ndarray, v: np.ndarray) -> np.ndarray:
     """total + v, in place unless the sum is empty (`zeros`)."""
     out = total if total.flags.writeable else np.empty_like(v)
-    if _threads is None or v.size < THREADED_SIZE:  # one operation needs no blocks
-        return np.add(total, v, out)
-    _in_blocks(lambda s: np.add(total[s], v[s], out[s]), v.size)
-    return out
+    return np.add(total, v, out)
 
 
 def axpy(total: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
@@ -89,18 +63,6 @@ def mean_step(x: np.ndarray, total: np.ndarray, n: int) -> np.ndarray:
 
 
 def _in_blocks(block: Callable[[slice], object], size: int) -> None:
-    """Calls `block` with slices of at most BLOCK entries; those of a large vector are shared among the threads."""
-    if size <= BLOCK:
-        block(slice(size))
-        return
-    if _threads is None or size < THREADED_SIZE:
-        _run(block, 0, size)
-        return
-    share = -(-size // (_count * BLOCK)) * BLOCK  # entries of a thread
-    for done in [_threads.submit(_run, block, first, min(first + share, size)) for first in range(0, size, share)]:
-        done.result()
-
-
-def _run(block: Callable[[slice], object], first: int, stop: int) -> None:
-    for k in range(first, stop, BLOCK):
-        block(slice(k, min(k + BLOCK, stop)))
+    """Calls `block` with slices of at most BLOCK entries."""
+    for k in range(0, size, BLOCK):
+        block(slice(k, min(k + BLOCK, size)))
