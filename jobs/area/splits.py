@@ -35,7 +35,7 @@ def figure(item: Item, out: Path) -> str:
             ax.scatter(clients.ravel(), classes.ravel(), s=table.ravel() / 12, linewidths=0)
         style.label_axes(axes, "client", "class")
         drawn.savefig(out / NAME, dpi=150)
-    most = "classes with 5 % of them or more: least"
+    most = "classes that are 5 % or more of its rows: least"
     headings = ["split", "rows of a client: least", "mean", "most", most, "mean", "most"]
     caption = "Rows of each class at each client; areas are proportional to numbers"
     return f"![{caption}]({NAME})\n\n*{caption}.*\n\n" + tabulate(rows, headings, "pipe", disable_numparse=True)

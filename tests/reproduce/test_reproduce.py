@@ -21,7 +21,7 @@ import mpifl
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis.trials import Group, Trial, load_trial
-from mpifl.tools.reproduce.claims import judge_difference, judge_means, seeds_to_decide
+from mpifl.tools.reproduce.claims import claim_table, judge_difference, judge_means, seeds_to_decide
 from mpifl.tools.reproduce.items import JOBS, Item, PaperOptions, load_items, papers
 from mpifl.tools.reproduce.page import format_summary
 from mpifl.tools.reproduce.published import Value, z_score
@@ -191,8 +191,18 @@ def test_verdicts_on_two_numbers() -> None:
     ]  # fmt: skip
     assert judge_means(below, np.inf, 0.2) == "does not hold" and judge_means(below, np.inf, np.inf) == "no values"
     assert judge_means(Claim({}, "above", {}, "rho"), np.inf, 0.2) == "holds"
+    assert [judge_means(below, 0.1, y, 0.02) for y in (0.25, 0.235, 0.17, 0.15)] == [
+        "holds", "not decided", "not decided", "does not hold"
+    ]  # fmt: skip
     near = Claim({}, "near", {}, "rho", by=0.1)
     assert [judge_means(near, 0.3, y) for y in (0.35, 0.45, np.inf)] == ["holds", "does not hold", "does not hold"]
+
+
+def test_a_check_is_not_counted_among_the_claims() -> None:
+    rows = [["one", "holds"], ["two", "check: holds"], ["three", "check: does not hold"], ["four", "not decided"]]
+    assert list(claim_table(rows, ["claim", "verdict"]))[1].startswith(
+        "Claims that hold: 1; that do not: 0; not decided: 1. Checks are not counted. Differences are"
+    )
 
 
 @pytest.mark.parametrize(("relation", "by", "distance"), [("above", 0.5, 0.5), ("below", 0.5, 1.5), ("near", 3, 2)])

@@ -23,7 +23,7 @@ from mpifl.cli import main
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.jobs.theory.problems import Separable, links
 from mpifl.tools.analysis.spread import half_width
-from mpifl.tools.reproduce.claims import judge_claims
+from mpifl.tools.reproduce.claims import CHECK, judge_claims
 from mpifl.tools.reproduce.items import Item, load_items
 from mpifl.tools.reproduce.spec import Measure
 from mpifl.tools.reproduce.values import log_slope
@@ -110,6 +110,31 @@ def test_the_best_server_rate_and_the_events_of_each() -> None:
         best = sqrt(rates.sum() / (2 * np.mean(1 / rates)))
         assert abs(job.algorithm.trigger.poisson / (float(factor) * best) - 1) < 1e-3
         assert abs(job.stop.time * (job.algorithm.trigger.poisson + rates.sum()) / 20_000 - 1) < 1e-3
+
+
+def offset(job: Any) -> float:
+    """d of the steps c/(k + d) of Theorem 7: with mu = 1 and L = 2, 1/D by the formula for M = 1 or M > 1."""
+    M, gamma, L, q = job.algorithm.local_steps, 4 / 3, 2.0, job.algorithm.local_steps - 1
+    D = 2 / (M * 3)
+    if q:
+        D = min(D, gamma / (L**2 * q), sqrt(M * gamma**2 / (64 * L**4 * q**3)), (gamma / (32 * L**4 * q**3)) ** (1 / 3))
+    n = job.problem.clients
+    p, p_s = event_probabilities(job.algorithm.trigger, Clients(np.ones(n, int), job.clock.delay.rates(n, 0)))
+    return 48 / (min(p.min(), p_s) * M * gamma * D)
+
+
+def test_the_events_from_which_theorem_7_shows() -> None:
+    """As the sections name them, and the slopes of (k + d)^-2 at the evaluations, over the ranges of the claims."""
+    about = item("area-strongly-convex").page.about.replace(",", "")
+    for (setting,), job in jobs("area-strongly-convex").items():
+        d, k = offset(job), 1.5 * np.arange(job.evaluate.updates, job.stop.updates + 1, job.evaluate.updates)
+        if "equal rates" not in setting:
+            first = 0.25 if job.algorithm.local_steps > 1 else 0.1
+            assert f"{d:.0f} events" in about or f"{d:.0f} for M = 5" in about
+            assert f"{log_slope(k, (k + d) ** -2.0, first):.2f}" in about, setting
+    about = item("area-rates").page.about.replace(",", "")
+    for (rates,), job in jobs("area-rates").items():
+        assert f"{offset(job):.0f} events for {rates}" in about or f"{offset(job):.0f} for {rates}" in about
 
 
 @pytest.mark.long
@@ -200,7 +225,8 @@ def verdicts(name: str, out: Path, *overrides: str, only: str) -> list[str]:
             mpifl.run(run.job).close()
         except RunFailed:
             continue  # all clients were lost: their updates were not finite
-    return [claim[-1] for claim in claims(replace(found, study=replace(found.study, runs=tuple(kept))))]
+    rows = claims(replace(found, study=replace(found.study, runs=tuple(kept))))
+    return [row[-1].removeprefix(CHECK) for row in rows]
 
 
 def claims(item: Item) -> list[list[str]]:

@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from mpifl.tools.analysis.spread import half_width
 from mpifl.tools.analysis.tables import escape_markdown
-from mpifl.tools.analysis.trials import Group
+from mpifl.tools.analysis.trials import Group, number_above_0
 from mpifl.tools.reproduce.published import Cell
 from mpifl.tools.reproduce.spec import Claim, Measure, Page
 from mpifl.tools.reproduce.values import (
@@ -34,8 +34,10 @@ NOTE = (
     "with one seed. A trial that diverged, or never reaches a level, has the worst value: with such trials a claim "
     "holds if every pair satisfies it, and does not hold if none does. Seeds to decide: the smallest number with which "
     "the interval would exclude the bound, if mean and standard deviation stayed the same. A share of the horizon is "
-    "compared as it is printed: that of the mean curves, without an interval."
+    "compared as it is printed: that of the mean curves, without an interval. Two that differ by at most the interval "
+    "between evaluations do not decide."
 )
+CHECK = "check: "  # before the verdict of a claim that is not counted
 HEADINGS = ("claim", "published", "here", "seeds", "seeds to decide", "verdict")
 VERDICTS = ("holds", "does not hold", "not decided")
 MOST_SEEDS = 1000  # from this number on the table says "1000 or more"
@@ -57,18 +59,20 @@ class Row(NamedTuple):
 
 def judge_claims(page: Page, cells: Sequence[Cell], groups: Sequence[Group], null: Collection[Path] = ()) -> list[Row]:
     """The verdicts on the paper's claims. null: run files whose final model is a null model."""
-    return [
-        _judge(page, cells, claim, left, right, groups, null)
-        for claim in [replace(c, measure=m) for c in page.claims for m in _list(c.measure)]
-        for left, right in _pairs(claim, groups)
-    ]
+    rows = []
+    for claim in [replace(c, measure=m) for c in page.claims for m in _list(c.measure)]:
+        for left, right in _pairs(claim, groups):
+            row = _judge(page, cells, claim, left, right, groups, null)
+            rows.append(row._replace(verdict=CHECK + row.verdict) if claim.check else row)
+    return rows
 
 
 def claim_table(rows: Sequence[Sequence[str]], headings: Sequence[str] = HEADINGS) -> Iterator[str]:
     """The table of claims, whose last column is the verdict, and how many of them hold."""
     yield tabulate([[escape_markdown(c) for c in row] for row in rows], headings, "pipe", disable_numparse=True)
     holds, fails, open_ = (sum(row[-1].partition(":")[0] == verdict for row in rows) for verdict in VERDICTS)
-    yield f"Claims that hold: {holds}; that do not: {fails}; not decided: {open_}. {NOTE}"
+    checks = " Checks are not counted." if any(row[-1].startswith(CHECK) for row in rows) else ""
+    yield f"Claims that hold: {holds}; that do not: {fails}; not decided: {open_}.{checks} {NOTE}"
 
 
 def _list(value: Any) -> list[Any]:
@@ -106,9 +110,12 @@ def _judge(
         return Row(name, there, "-", "0", "-", why)
     sides = [summarise(measure, *unit) for unit in [*one, *two]]
     if measure.of_horizon:
-        means = [side.mean for side in sides] if two else [sides[0].mean, right]
-        here = ", ".join(format_number(measure, mean) for mean in means)
-        return Row(name, there, here, str(len(sides[0].values)), "-", judge_means(claim, *means))
+        first, second = sides[0].mean, sides[1].mean if two else right
+        here = f"{format_number(measure, first)}, {format_number(measure, second)}"
+        group = one[0][0]
+        interval = number_above_0(group.trials[0].config.get("evaluate.every")) or 0.0
+        verdict = judge_means(claim, first, second, interval / group.horizon)
+        return Row(name, there, here, str(len(sides[0].values)), "-", verdict)
     values = paired(measure, one[0], two[0], claim.times) if two else sides[0].values - claim.times * right
     verdict, seeds = judge_difference(claim, values), len(values)
     needed = "-"
@@ -182,11 +189,17 @@ def _compare(claim: Claim, low: float, high: float) -> tuple[bool, bool]:
     return low > claim.by, high <= claim.by
 
 
-def judge_means(claim: Claim, left: float, right: float) -> str:
-    """holds or does not hold, by two numbers, of which one may be inf; "no values" where neither is finite."""
+def judge_means(claim: Claim, left: float, right: float, resolution: float = 0.0) -> str:
+    """holds, does not hold or not decided, by two numbers, of which one may be inf; "no values": neither is finite.
+
+    resolution: both are rounded up to multiples of it, so that a difference which is not larger does not decide.
+    """
     if not math.isfinite(left) and not math.isfinite(right):
         return "no values"
     difference = left - claim.times * right
+    least = max(1.0, claim.times) * resolution * (1 + 1e-9)
+    if resolution and claim.relation != "near" and abs(difference) <= least:
+        return "not decided"
     return "holds" if _compare(claim, difference, difference)[0] else "does not hold"
 
 

@@ -154,6 +154,8 @@ class Claim(Config):
     """the values of the axis `each` for which the claim is made; an empty list: all"""
     source: str = ""
     """the place in the paper that states the claim"""
+    check: bool = False
+    """whether it is a check of the runs, which no paper states: it has a verdict, and is not counted"""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def _reached(measure: Measure, curve: pd.DataFrame, horizon: float) -> float:
     assert measure.reaches is not None
     upwards = is_percentage(measure.metric)
     x = curve.x[curve.y >= measure.reaches if upwards else curve.y <= measure.reaches]
-    return float(x.iloc[0]) / (horizon if measure.of_horizon else 1) if len(x) else np.inf
+    return float(x.iloc[0]) * measure.scale / (horizon if measure.of_horizon else 1) if len(x) else np.inf
 
 
 def trial_curve(trial: Trial, metric: str, x: str) -> pd.DataFrame:
