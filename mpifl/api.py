@@ -85,7 +85,8 @@ def run(
         ConfigError: The job is wrong; nothing has been computed.
         RunFailed: The run failed.
         KeyboardInterrupt: Ctrl-C or another signal ended the run. Its file is closed with the status "interrupted", and
-            `resume` continues it if a checkpoint could be saved. A second Ctrl-C does not wait for that.
+            `resume` continues it if a checkpoint could be saved. A second Ctrl-C does not wait for that; if a rule may
+            have changed the model at that moment, the status is "failed".
     """
     return finished_run(
         execute(lambda: execution.run_task(load_job(job, *overrides, **keys)), comm=comm, observe=observers)

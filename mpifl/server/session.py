@@ -162,7 +162,9 @@ class Session:
             self._record("failed", first_and_last_line(str(error)))  # a traceback's: the rank, and the error
         except BaseException as error:
             if is_from_signal(error):
-                status, code = "interrupted", exit_code(self.signals.numbers[0])
+                status, code, x = self._state_now(self.signals.numbers[0])
+                if status == "failed":
+                    self._record("failed", "a second signal ended it at once, while a rule may have changed the model")
                 raise
             text = describe_unexpected(error)
             self._record("failed", text)
@@ -286,17 +288,17 @@ class Session:
         The main thread computes, or waits, and does not come back.
         """
         computing, name = self.transport.computing, number.name
+        status, code, x = self._ended or self._state_now(number)
         if self._ended:
-            (status, code, x), why = self._ended, "the ranks, the last checkpoint or an evaluation did not end"
-        elif computing:  # the server is between two of its rules
-            status, code, x = "interrupted", exit_code(number), self.job.algorithm.model(self.loop.server)
+            why = "the ranks, the last checkpoint or an evaluation did not end"
+        elif computing:
             why = f"{list_numbers('client', computing)} did not end computing"
         else:
-            status, code, x, why = "interrupted", exit_code(number), None, "the server did not end what it was doing"
+            why = "the server did not end what it was doing"
         why = f"{why} within faults.grace={self.job.faults.grace:g} s of {name}"
         if not self._closed.is_set():
             if status != "completed":
-                self._record("interrupted", f"by {name}; {why}")
+                self._record(status, f"by {name}; {why}")
             closing = threading.Thread(target=lambda: self.writer.close(status, x), daemon=True)
             closing.start()
             closing.join(CLOSE_TIMEOUT)  # the disk may be what hangs
@@ -304,6 +306,16 @@ class Session:
         log.error("%s; %s: %s, %s%s", why, self.job.output, status, self._summary(), hint)
         if not (isinstance(self.transport, InProcessTransport) and self.signals.interrupt_main(number)):
             self.end_process(code)
+
+    def _state_now(self, number: int) -> tuple[str, int, np.ndarray | None]:
+        """Status, exit code and model of a run that a signal ends at once, where its loop does not come back.
+
+        While clients compute in this process, the server is between two of its rules. Otherwise one of them may have
+        half changed the model, so that there is none, as after a failure.
+        """
+        if self.transport.computing:
+            return "interrupted", exit_code(number), self.job.algorithm.model(self.loop.server)
+        return "failed", exit_code(number), None
 
     def _summary(self) -> str:
         return summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())

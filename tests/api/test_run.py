@@ -319,8 +319,9 @@ def test_an_error_of_an_evaluation_closes_the_file(folder: Path, monkeypatch: py
     assert mpifl.run(JOB, overwrite=True).completed
 
 
-def test_a_second_interrupt_ends_the_run_at_once(folder: Path) -> None:
-    """While a client computes for ever; the run counts as interrupted, and not as failed."""
+@pytest.mark.parametrize(("at", "status"), [("hangs", "interrupted"), ("server hangs", "failed")])
+def test_a_second_interrupt_ends_the_run_at_once(folder: Path, at: str, status: str) -> None:
+    """While a client computes for ever the file has the model of the server; while a rule does, it has none."""
 
     def interrupt() -> None:
         deadline = time.monotonic() + 60
@@ -335,10 +336,11 @@ def test_a_second_interrupt_ends_the_run_at_once(folder: Path) -> None:
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            mpifl.run(JOB, algorithm={"name": "tests.mpi.own:Failing", "at": "hangs", "all": True})
+            mpifl.run(JOB, algorithm={"name": "tests.mpi.own:Failing", "at": at, "all": True})
     finally:
         thread.join()
         signal.signal(signal.SIGINT, before)
     with mpifl.open_run("results/small.h5") as run:
-        assert run.status == "interrupted" and not run.open_ended
-        assert "interrupted" in run.events.kind.tolist() and "failed" not in run.events.kind.tolist()
+        assert run.status == run.events.kind.iloc[-1] == status and not run.open_ended
+        assert run.attrs["status"] == status and run.has_final_model == (status == "interrupted")
+        assert np.array_equal(run.model, np.zeros(20)) == (status == "failed")

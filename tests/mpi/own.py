@@ -29,7 +29,8 @@ class Failing(Area):
 
     at: str = ""
     """the rule that raises, how the update is wrong, or what the client's rank does: hangs, also as computes in native
-    code; dies, is killed; exits, succeeds, exits in C, with status 7, 0 or 1; server exits: rank 0, with status 5"""
+    code; dies, is killed; exits, succeeds, exits in C, with status 7, 0 or 1; server exits: rank 0, with status 5;
+    server hangs: rank 0, after its first aggregation"""
     all: bool = False
     """each client"""
     client: int = 1
@@ -108,6 +109,9 @@ class Failing(Area):
         super().aggregate(server)
         if self.at == "server exits":
             os._exit(5)
+        if self.at == "server hangs":
+            Path("trouble").touch()
+            time.sleep(600)
 
     def model(self, server: State) -> Vector:
         self._raise("model", server.k > 20)
