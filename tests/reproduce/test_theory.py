@@ -279,9 +279,8 @@ MISTAKES = {  # item, the combination, overrides of the study; the method, what 
         "self.alpha * (xbar - client.x)", "self.alpha * (client.x - xbar)"),
     "FedDR, no reflection": (
         "feddr-potential", "alpha 1, eta L 1/3", (), "common.splitting:DouglasRachford.train", "2 * x - y", "x"),
-    "asyncFedDR, correction with the wrong sign": (
-        "feddr-rate", "asyncFedDR", ("trials=2",), "common.splitting:DouglasRachford.train",
-        "self.alpha * (xbar - client.x)", "self.alpha * (client.x - xbar)"),
+    "asyncFedDR, no reflection": (
+        "feddr-rate", "asyncFedDR", ("trials=2",), "common.splitting:DouglasRachford.train", "2 * x - y", "x"),
     "FedDANE, correction with the wrong sign": (
         "feddane", "convex, B = 2", (), "feddane:FedDANE.train", "vectors[-1] - last", "-vectors[-1] - last"),
     "Ringmaster, step with the wrong sign": (
