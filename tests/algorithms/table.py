@@ -341,9 +341,8 @@ COMM = {"name": "async-comm-sgd", "step_size": 0.01, "draw": "fixed"}
 on("T3 T4", {**COMM, "gap": [1, 3]}, optimum, 2000, 0.03, clock=BY_WORK)
 on("T7", {**COMM, "gap": [2, 6]}, [0.5], 1500, 0.05)
 
-# Of every method its last row, and every eighth of the last rows of its other options: the others are of the long tier.
-_last = [*{repr((row.algorithm, row.note)): row for row in ROWS}.values()]
-SHORT = [*{row.algorithm["name"]: row for row in _last}.values(), *_last[::8]]
+# Of every method its last row: the others are of the long tier.
+SHORT = [*{row.algorithm["name"]: row for row in ROWS}.values()]
 
 ONLY = "a statement on asypfl's and async-comm-sgd's local steps a contact; for other methods the problem is T3"
 EXCUSED = {  # (algorithm, problem) -> why there is no row

@@ -20,6 +20,7 @@ from mpifl.tools.arena.submission import verify_submission, verify_table, why_re
 from mpifl.tools.arena.suite import own_method
 from mpifl.tools.arena.table import Row, parse_table, read_table, write_table
 from tests.arena.conftest import MINE
+from tests.tiers import parameters
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +301,7 @@ RUNS = {  # what is computed in a contact, or another change of the source; why 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", RUNS)
+@pytest.mark.parametrize("what", parameters(RUNS, [*RUNS][::3]))
 def test_a_method_that_takes_more_than_its_time_pays_for_is_refused(
     submission: Path, tmp_path: Path, what: str
 ) -> None:
@@ -320,6 +321,7 @@ def test_a_method_that_polls_is_refused(submission: Path, tmp_path: Path) -> Non
     assert "it polls" in why_refused("polling:Mine"), "said before its runs, too"
 
 
+@pytest.mark.long
 def test_a_method_that_inherits_what_it_does_not_declare_is_refused(submission: Path, tmp_path: Path) -> None:
     """Asynchronous SGD with the rates of the clients, without a word of it in the source."""
     options = "ARENA = {'algorithm': {'rescale': 'rates'}}"
@@ -409,6 +411,7 @@ def test_a_tier_without_stored_results_needs_a_run_of_its_methods_first(small: P
         (small / "away.csv.gz").rename(stored)
 
 
+@pytest.mark.long
 def test_scenarios_of_a_larger_tier_may_be_computed_apart(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=2
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
+@pytest.mark.long
 def test_clients_that_differ(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Names that some clients lack, other shapes, types and counts; each client gets its own back, all or some of
     them."""

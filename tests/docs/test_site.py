@@ -81,6 +81,7 @@ def test_everything_public_is_documented() -> None:
     assert sorted(shown) == sorted(set(mpifl.__all__) - {"__version__"})
 
 
+@pytest.mark.long
 def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
     """The reference is made from the definitions, so nothing of them is missing."""
     from mpifl import algorithms

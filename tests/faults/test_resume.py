@@ -148,6 +148,7 @@ def test_a_resumed_run_in_virtual_time_has_the_bits_of_an_undisturbed_one(
 
 
 @pytest.mark.parametrize("seed", amount(1, 40))
+@pytest.mark.long
 def test_a_resumed_run_in_real_time_is_replayed_bit_for_bit(seed: int, tmp_path: Path, counted: Counted) -> None:
     draw = random.Random(1000 + seed)
     path = tmp_path / "r.h5"

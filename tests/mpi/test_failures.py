@@ -194,6 +194,7 @@ def test_the_others_go_on_after_a_rank_has_exited(begun: Any) -> None:
     assert ": completed, " in done.out and done.out.endswith("; of 6 clients 2 lost\n"), str(done)
 
 
+@pytest.mark.long
 def test_most_ranks_may_exit(begun: Any) -> None:
     """All clients of five ranks do at their fourth contact: the run then fails, and reports that itself."""
     done = begun("exits", all=True, ranks=6).end(40)
@@ -251,9 +252,7 @@ def test_the_log_names_whom_a_run_that_is_over_waits_for(start: Start, tmp_path:
 
 @pytest.mark.parametrize(
     ("ranks", "pool", "step", "code"),
-    parameters(
-        [(3, False, 0.1, 0), (0, True, 0.1, 0), (0, False, 1e300, 3)], [(3, False, 0.1, 0), (0, False, 1e300, 3)]
-    ),
+    parameters([(3, False, 0.1, 0), (0, True, 0.1, 0), (0, False, 1e300, 3)], [(0, False, 1e300, 3)]),
 )
 def test_threads_of_the_user_do_not_keep_the_command(
     run: Start, tmp_path: Path, ranks: int, pool: bool, step: float, code: int

@@ -13,7 +13,7 @@ from tests.config.test_own_classes import ALL
 from tests.mpi.cases import job
 from tests.mpi.conftest import in_one_job, run_all
 from tests.mpi.files import all_differences, attribute
-from tests.tiers import parameters
+from tests.tiers import long, parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(280)]
 DEADLINE = 130.0
@@ -53,7 +53,7 @@ def test_classes_of_all_families_on_three_ranks(tmp_path: Path) -> None:
     assert not all_differences(alone, ranks, ["own"])
 
 
-@pytest.mark.parametrize("mode", ["real", "virtual"])
+@pytest.mark.parametrize("mode", ["virtual", long("real")])
 def test_updates_without_vectors(tmp_path: Path, mode: str) -> None:
     """Of a model too large for a frame: its vectors, if any, follow in messages of their own."""
     problem = {"model": {"name": "quadratic", "dim": 20_000}, "clients": 3}
@@ -66,6 +66,7 @@ def test_updates_without_vectors(tmp_path: Path, mode: str) -> None:
         assert not all_differences(run_all(tmp_path / "alone", 0, case, DEADLINE), ranks, case)
 
 
+@pytest.mark.long
 def test_a_method_may_keep_and_change_the_vectors_of_updates(tmp_path: Path) -> None:
     """Those that are too large for a frame are received into buffers that are used again."""
     problem = {"model": {"name": "quadratic", "dim": 20_000}, "clients": 5}

@@ -62,7 +62,7 @@ CASES |= {  # the other methods and names of methods, as fast as they go
 
 # In the short tier each way to aggregate and kind of message once; that every method has the same bits under MPI as in
 # one process is shown under the virtual clock.
-SHORT = ["rate", "area-period", "fedavg-cohort", "area-large", "accuracy", "asypfl"]
+SHORT = ["rate", "area-period", "fedavg-cohort", "asypfl"]
 every_case = pytest.mark.parametrize("name", parameters(CASES, SHORT))
 
 

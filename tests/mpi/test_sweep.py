@@ -19,6 +19,7 @@ from tests.mpi.conftest import MPIFL, Start, all_refused, launched, until
 from tests.studies.conftest import write
 from tests.studies.test_search import written as searched
 from tests.studies.test_sweep import contents
+from tests.tiers import long
 
 __all__ = ["write"]
 
@@ -54,7 +55,7 @@ def times(folder: Path) -> dict[Path, int]:
 
 # -- a rank for each run -----------------------------------------------------------------------------------------------
 @pytest.mark.smoke
-@pytest.mark.parametrize(("processes", "more", "ranks", "hosts"), [(3, "", 1, {0}), (6, "ranks: 2\n", 2, {1})])
+@pytest.mark.parametrize(("processes", "more", "ranks", "hosts"), [(3, "", 1, {0}), long(6, "ranks: 2\n", 2, {1})])
 def test_whole_runs_side_by_side(
     run: Start, study: Write, tmp_path: Path, processes: int, more: str, ranks: int, hosts: set[int]
 ) -> None:

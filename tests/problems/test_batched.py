@@ -133,7 +133,7 @@ def agree(algorithm: Algorithm, message: Any, hosted: HostedClients, x: np.ndarr
             assert abs(v - w).max() <= tolerance * abs(w).max()
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), ("float32", 1e-5)])
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), long("float32", 1e-5)])
 @pytest.mark.parametrize("case", CASES)
 def test_every_rule_sends_the_same(case: str, dtype: str, tolerance: float) -> None:
     """Clients of four sizes, whose epochs end with smaller batches and at different times."""
@@ -279,6 +279,7 @@ class Bag(nn.Module):
         return self.scale * self.head(self.embedding(x).mean(1)) * (2 if self.training else 1)
 
 
+@pytest.mark.long
 def test_texts_rows_of_unlike_lengths_convolutions_and_bfloat16_send_the_same() -> None:
     tokens = np.random.default_rng(0).integers(0, 9, 200).astype(np.uint8)
 

@@ -362,6 +362,7 @@ def test_every_published_number_is_shown_by_an_item(items: dict[str, tuple[Paper
     assert stored == {(paper, i.page.published) for paper, (_, each) in items.items() for i in each if i.cells}
 
 
+@pytest.mark.long
 def test_the_page_of_a_paper_whose_items_have_no_runs(
     tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -317,6 +317,7 @@ def test_a_mistake_in_a_rule_changes_a_verdict(mistake: str, tmp_path: Path, mon
     ), (right, wrong)
 
 
+@pytest.mark.long
 def test_the_slope_over_an_axis_is_exact_for_linear_rules(tmp_path: Path) -> None:
     """On quadratics FedPD is linear in the optima: its squared error has the exponent 2 in G. The page draws it."""
     overrides = "trials=2", "set.stop.updates=60", f"output={tmp_path}/runs"

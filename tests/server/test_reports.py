@@ -35,6 +35,7 @@ from mpifl.server.reports import FailureReports
 from mpifl.server.run_log import RunLog
 from tests.mpi.cases import SMALL, job
 from tests.mpi.conftest import write
+from tests.tiers import long
 
 
 @pytest.fixture
@@ -268,7 +269,7 @@ CONTACTS = "contacts took .* s where the delay model says 0.1 s"
     [
         ({1: 0.2}, {"clock": {**FIXED, "mode": "virtual"}}, NOTHING),  # is never late
         ({}, {"clock": FIXED}, NOTHING),
-        ({3: 1.3}, {"stop": {"time": 1.5}}, OVERLOADED),
+        long({3: 1.3}, {"stop": {"time": 1.5}}, OVERLOADED),
         (dict.fromkeys(range(9), 0.08), {"problem": {"clients": 4}, "clock": FIXED}, CONTACTS),
     ],
 )

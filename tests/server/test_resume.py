@@ -124,8 +124,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return keep(tmp_path, monkeypatch)
 
 
-# Replies, a cut before any update, personal models, clients aside, two phases, availability.
-SHORT = ["area-large-deferred", "before-any-update", "apfl", "refused", "feddane-odd", "fedavg-available"]
+# A cut before any update, personal models, clients aside, availability.
+SHORT = ["before-any-update", "apfl", "refused", "fedavg-available"]
 
 
 @pytest.mark.parametrize("name", parameters(ALL, SHORT))

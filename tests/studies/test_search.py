@@ -122,6 +122,7 @@ def test_the_time_left_counts_each_stage_from_the_rung_before() -> None:
     assert time_left(stages, [(0.0, None)], 2) is None
 
 
+@pytest.mark.long
 def test_the_time_left_of_a_search_that_was_ended_and_goes_on(write: Write, searched: Path) -> None:
     """Three of 8 runs have come to 1 s; 16 s are planned: 8 to 1 s, 4 from there to 2 s, 2 from there to 4 s."""
     study = load_study(write())
@@ -242,6 +243,7 @@ def test_what_diverges_ranks_last(write: Write, printed: Callable[..., Any]) -> 
     assert "Left by the search: method SGD: 0.01." in printed("report", path).out
 
 
+@pytest.mark.long
 def test_trials_that_do_not_decide_are_computed_for_what_is_left(write: Write) -> None:
     study = load_study(write(ONE, ("trials: 1", "trials: 3"), ("by: train_loss", "by: train_loss, seeds: [1]")))
     index = search(study)

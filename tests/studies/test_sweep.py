@@ -589,6 +589,7 @@ def test_show_a_folder_with_a_damaged_index(text: str, printed: Callable[..., An
     assert printed("report", tmp_path, code=2).err.splitlines()[-1].startswith("mpifl: run file=")
 
 
+@pytest.mark.long
 def test_a_report_and_a_list_name_damaged_runs_and_show_the_others(
     swept: Path, tmp_path: Path, printed: Callable[..., Any]
 ) -> None:

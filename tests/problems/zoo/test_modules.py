@@ -36,7 +36,7 @@ JOB = {
 }  # fmt: skip
 HALF = (f"stop.updates={UPDATES // 2}", "checkpoint.end=true")
 # in the short tier
-SHORT = ["tied", "sparse_gradients", "predict_that_changes_outputs", "part_in_evaluation", "graphs"]
+SHORT = ["tied", "sparse_gradients", "part_in_evaluation"]
 each = pytest.mark.parametrize("name", parameters(GOOD, SHORT))
 
 
