@@ -1,13 +1,9 @@
-"""Clients computed together send what they send one by one, in few calls of vmap, or the reason why not is recorded.
-
-Recorded gradients have the bits of the function; what may keep a state is not recorded.
-"""
+"""Clients computed together send what they send one by one, in few calls of vmap, or the reason why not is recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,11 +27,10 @@ from mpifl.problems.models.networks import TorchLogistic, TorchMlp
 from mpifl.problems.partitions import Iid
 from mpifl.problems.problem import ComputeResources, HostedClients
 from mpifl.problems.settings import Torch
-from mpifl.problems.torch import batched, modules, recorded
+from mpifl.problems.torch import batched
 from mpifl.problems.torch.examples import Examples, Windows
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import Shared, TorchObjective
-from mpifl.problems.torch.recorded import Recorded, keeps_no_state
 from tests.tiers import long
 
 CPU = torch.device("cpu")
@@ -371,91 +366,3 @@ def test_clients_of_a_rank_must_be_several_with_little_work_each() -> None:
     assert trainer(hosted).rows == 15 * 10**6 // operations == 62
     hosted, _ = host(mlp(hidden=5000), (200,) * 6, batch=63)
     assert hosted.facts["batched"] == "no: one client's batch is enough work for a CPU: it has more than 62 rows"
-
-
-CLASSES = 4
-MODULES = {
-    "logistic": (lambda: modules.Logistic(6, CLASSES, True), (6,)),
-    "mlp": (lambda: modules.mlp((6,), [5], CLASSES), (6,)),
-    "cnn": (lambda: modules.cnn((1, 8, 8), [2, 3], 5, CLASSES), (1, 8, 8)),
-}
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "AFTER", 2)
-
-
-def draw(module: nn.Module, clients: int, rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    weights = {name: torch.randn(clients, *p.shape, dtype=dtype) for name, p in module.named_parameters()}
-    return weights, torch.randn(clients, rows, *shape, dtype=dtype), torch.randint(0, CLASSES, (clients, rows))
-
-
-@pytest.mark.parametrize("autocast", [None, long("bfloat16")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", MODULES)
-def test_recorded_gradients_have_the_bits_of_the_function(name: str, dtype: torch.dtype, autocast: str | None) -> None:
-    make, shape = MODULES[name]
-    module, calls = make(), []
-    hosted, _ = host(module, (20,) * 5, dtype, shape, autocast=autocast)
-    function = trainer(hosted)._gradients
-    assert isinstance(function, Recorded)
-    plain = function._function
-    function = Recorded(lambda *arguments: calls.append(1) or plain(*arguments))  # type: ignore[func-returns-value]
-    for _ in range(2):
-        for clients, rows in ((5, 3), (7, 2)):
-            for _ in range(3):
-                arguments = draw(module, clients, rows, shape, dtype)
-                found, expected = function(*arguments), plain(*arguments)
-                assert list(found) == list(expected)
-                for key, value in found.items():
-                    assert torch.equal(value, expected[key]) and value.abs().max() > 0
-                    assert not value.requires_grad
-    assert len(calls) == 2 * (2 + 1)  # for each shape twice, and once to be recorded
-
-
-def test_what_gives_other_results_or_cannot_be_recorded_is_called() -> None:
-    state, ones, zeros = [0], {"w": torch.ones(1)}, torch.zeros(1)
-
-    def counts(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        state[0] += 1
-        return {"w": weights["w"] * state[0]}
-
-    def reads(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        return {"w": weights["w"] * x.sum().item()}
-
-    counted, read = Recorded(counts), Recorded(reads)
-    assert [counted(ones, zeros, zeros)["w"].item() for _ in range(5)] == [1, 2, 4, 5, 6]  # the third call records
-    assert [read(ones, torch.full((2,), float(k)), zeros)["w"].item() for k in range(5)] == [0, 2, 4, 6, 8]
-
-
-class Own(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-
-def own_loss(scores: Tensor, y: Tensor) -> Tensor:
-    return scores.sum()
-
-
-def hooked() -> nn.Module:
-    module = nn.Linear(2, 2)
-    module.register_forward_hook(lambda *_: None)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("module", "loss"),
-    [
-        (Own(), cross_entropy),
-        (nn.Sequential(nn.Linear(2, 2), Own()), cross_entropy),
-        (hooked(), cross_entropy),
-        (nn.Linear(2, 2), own_loss),
-        (nn.Linear(2, 2), partial(own_loss)),
-        (nn.Linear(2, 2), lambda scores, y: cross_entropy(scores, y)),
-        (nn.Linear(2, 2), Own()),
-    ],
-)
-def test_code_of_others_is_not_recorded(module: nn.Module, loss: Any) -> None:
-    assert not keeps_no_state(module, loss)
-    assert keeps_no_state(nn.Linear(2, 2), nn.CrossEntropyLoss(label_smoothing=0.1))

@@ -30,7 +30,6 @@ from mpifl.problems.settings import Torch
 from mpifl.problems.torch.device import memory
 from mpifl.problems.torch.flat import tensor, vector_like
 from mpifl.problems.torch.module_objective import MAX_ROWS, Shared, TorchObjective
-from mpifl.problems.torch.recorded import Recorded, keeps_no_state
 
 MIN_CLIENTS = 5  # clients in one call: fewer are as fast one after another
 MAX_ENTRIES = 2**28  # entries of their vectors in one call, and as many of their gradients
@@ -109,8 +108,6 @@ class BatchTrainer:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._gradients = vmap(grad(self._loss))  # takes (clients, ...), (clients, rows, ...), (clients, rows)
-        if keeps_no_state(shared.flat.module, shared.loss):
-            self._gradients = Recorded(self._gradients)
         self.rows = MAX_ROWS  # maximum number of rows of a batch; a client with more is computed alone
 
     def submit(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None) -> Any:
