@@ -13,7 +13,7 @@ import numpy as np
 from pandas import DataFrame
 from tabulate import tabulate
 
-from mpifl.text import capitalised, format_duration, progress
+from mpifl.text import capitalised, format_count, format_duration, progress
 from mpifl.tools.analysis.curves import axis_label
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.analysis.tables import escape_markdown
@@ -163,7 +163,7 @@ def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
     done = [entry for entry in index.entries.values() if entry.status == "completed"]
     seconds = sum(entry.seconds or 0.0 for entry in done)
     each = (run.job.evaluate for run in study.runs)
-    intervals = dict.fromkeys(f"{e.every:g} s" if e.every else f"{e.updates} updates" for e in each)
+    intervals = dict.fromkeys(f"{e.every:g} s" if e.every else format_count(e.updates or 0, "update") for e in each)
     return (f"{len(done)} of {len(study.runs)} runs, {count_trials(groups)} in each row; "
             f"evaluated every {' or '.join(intervals)}; "
             f"the runs took {format_duration(seconds)} of wall time in all.")  # fmt: skip
