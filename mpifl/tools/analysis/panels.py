@@ -47,15 +47,13 @@ def draw_panels(
         for ax, panel in zip(axes, panels, strict=True):
             for label, curve in panel.curves.items():
                 line = style.line_style(labels.index(label)) | ({"markevery": 1} if markers else {})
-                (handles[label],) = ax.plot(
-                    curve.index, curve["mean"], **style.mark_curve(line, curve.index.to_numpy())
-                )
+                xs = curve.index.to_numpy(float)
+                line = style.mark_curve(line, xs if slope is None else np.log(xs.clip(xs[xs > 0].min())))
+                (handles[label],) = ax.plot(xs, curve["mean"], **line)
                 if "low" in curve:
-                    ax.fill_between(
-                        curve.index, curve["low"], curve["high"], color=line["color"], alpha=0.15, linewidth=0
-                    )
+                    ax.fill_between(xs, curve["low"], curve["high"], color=line["color"], alpha=0.15, linewidth=0)
                 if slope is not None:
-                    ends = curve.index[curve.index > 0][[0, -1]].to_numpy(float)
+                    ends = xs[xs > 0][[0, -1]]
                     ax.plot(ends, curve["mean"].iloc[-1] * (ends / ends[-1]) ** slope, color="0.4", lw=0.8, ls="--")
             style.format_axes(ax)
         shown = [curve if markers else curve["mean"] for panel in panels for curve in panel.curves.values()]
