@@ -39,6 +39,8 @@ class PartWriter:
 
         `done` reports what cannot be made or stored, and what the disk refuses.
         """
+        if self._closing:
+            raise ValueError("saved after close")
         temporary = temporary_name(self._folder / part_name(number, self._rank))
         error = ""
         try:

@@ -75,6 +75,7 @@ class Evaluator:
         self._metrics = load_metrics(job.evaluate.metrics)
         self._first = np.empty(0)  # (n,) a client's own accuracy until it reports one
         if job.algorithm.personal_models:
+            problem.begin_evaluation(0)
             self._first = problem.client_accuracies(problem.initial(job.seed))
         counts = writer.counts()
         self._rows = counts["evaluations"]

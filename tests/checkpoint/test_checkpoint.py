@@ -315,6 +315,8 @@ def test_closing_gives_up_what_was_not_begun(tmp_path: Path, monkeypatch: pytest
     assert [(w.number, w.error) for w in part.done()] == [(1, ""), (2, given_up), (3, given_up)]
     assert names(tmp_path) == ["000001.rank0"]
     part.close()
+    with pytest.raises(ValueError, match="after close"):
+        part.save(4, lambda: {})
     part = PartWriter(tmp_path / "a.ckpt", 0)  # of a rank that never saves
     part.close()
     assert part.done() == [] and names(tmp_path) == ["000001.rank0"]

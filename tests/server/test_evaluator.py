@@ -229,6 +229,34 @@ def test_neither_evaluations_nor_training_change_the_others_draws(tmp_path: Path
     assert often.evaluations.test_loss[0] == pytest.approx(5 / 4, abs=0.6)  # E (noise - 1/2)^2, of 80 rows' noise
 
 
+def guess() -> Any:
+    """Scores of two classes that are noise."""
+    import torch
+
+    class Guess(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            return self.w * x + torch.randn_like(x)
+
+    data = [torch.utils.data.TensorDataset(torch.zeros(200, 2), torch.arange(200) % 2) for _ in range(3)]
+    return Guess(), torch.nn.functional.cross_entropy, data, data[0]
+
+
+def test_accuracies_of_the_first_model_do_not_depend_on_earlier_draws(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        problem = {"entry": f"{__name__}:guess", "batch_size": 4, "test_split": 0.5}
+        algorithm = {"name": "apfl", "local_steps": 1, "step_size": 0.1}
+        keys = {"problem": problem, "stop": {"updates": 6}, "evaluate": {"updates": 6}, "clock": EXPONENTIAL}
+        found.append(mpifl.run(job(tmp_path / f"{seed}.h5", algorithm, **keys)).evaluations.personal_accuracy_mean[0])
+    assert found[0] == found[1] == pytest.approx(0.5, abs=0.2)  # 300 guesses
+
+
 def test_draws_of_a_replay_and_under_the_real_clock(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     options = {"torch": {"batched": False, "deterministic": True, "threads": 1}}
