@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from mpifl.algorithms.async_feddr import AsyncFedDR, delay_constant, largest_alpha, largest_eta
 from mpifl.algorithms.base import Clients, Message
-from mpifl.algorithms.common.local_solver import Gd, Sarah
+from mpifl.algorithms.common.local_solver import Decay, Gd, Sarah, Sgd
 from mpifl.algorithms.common.proximal import L1
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy, RelativeAccuracy
 from mpifl.algorithms.fedadmm import FedADMM
@@ -68,6 +68,7 @@ STEP = 0.3 * 3 / (0.3 + 3)
     "oracle",
     [
         {"step_size": STEP},
+        {"step_size": STEP, "solver": Sgd(decay=Decay(contacts=5, steps=1, power=0.5))},
         *({"solver": Sarah(), "gamma": 3.0, "refresh": refresh} for refresh in (1, 4)),
         {"solver": Sarah(), "step_size": STEP, "refresh": 4},
     ],
@@ -75,7 +76,8 @@ STEP = 0.3 * 3 / (0.3 + 3)
 )
 def test_oracles_as_printed(oracle: dict[str, Any]) -> None:
     """FEDPD.6: Oracle I: x <- x - eta_1 (g(x) + lambda_i + (x - x_{0,i})/eta) from the old x_i. FEDPD.11: Oracle II,
-    closed form and estimate carried over the rounds, is steps eta gamma/(eta + gamma) along the gradient of L_i. On
+    closed form and estimate carried over the rounds, is steps eta gamma/(eta + gamma) along the gradient of L_i. A step
+    that decays is divided by sqrt(1 + 5 r + q), r the rounds before it, communicated or not, q the steps of its own. On
     random batches of the own rounds, communicated or not, and over contacts of several rounds."""
     eta, gamma, (client,) = 0.3, 3.0, noisy(13, 1)
     algorithm = FedPD(eta=eta, local_steps=5, **oracle)
@@ -86,9 +88,10 @@ def test_oracles_as_printed(oracle: dict[str, Any]) -> None:
         for _ in range(rounds):
             if r % oracle.get("refresh", 1) == 0:
                 g = client.gradient(x)
-            for rows in client.batches(r, 5):
-                if "solver" not in oracle:
-                    x = x - STEP * (client.gradient(x, rows) + lam + (x - x_0) / eta)
+            for q, rows in enumerate(client.batches(r, 5)):
+                if not isinstance(oracle.get("solver"), Sarah):
+                    eta_1 = STEP / (1 + 5 * r + q) ** 0.5 if "solver" in oracle else STEP
+                    x = x - eta_1 * (client.gradient(x, rows) + lam + (x - x_0) / eta)
                     continue
                 new = (eta * x + gamma * x_0 - eta * gamma * (g + lam)) / (eta + gamma)
                 g = g + client.gradient(new, rows) - client.gradient(x, rows)

@@ -246,6 +246,18 @@ def test_least_eigenvalues_with_one_device() -> None:
     assert as_run == pytest.approx((1 - 0.01 * largest / 10) ** (2 * -(-len(rows) // 10)), abs=1e-6)
 
 
+def test_dissimilarity_of_gradients_and_the_error_of_a_cohort() -> None:
+    """Orthogonal unit gradients: B = sqrt(N). Uniform draws without replacement, equal weights: E|g_t - grad f|^2 is
+    (N - K)/(K (N - 1)) times the mean of |grad F_k - grad f|^2, here (1 - 1/N), and |grad f|^2 = 1/N."""
+    dissimilarity, n = module("feddane/dissimilarity"), 5
+    gradients, p = np.eye(n), np.full(n, 1 / n)
+    assert dissimilarity.dissimilarity(gradients, p) == pytest.approx(n**0.5)
+    assert dissimilarity.dissimilarity(np.ones((n, 2)), p) == pytest.approx(1)
+    for cohort in (1, 2, 5):
+        expected = (n - cohort) / (cohort * (n - 1)) * (1 - 1 / n) * n
+        assert dissimilarity.cohort_error(gradients, p, cohort) == pytest.approx(expected**0.5, abs=1e-9)
+
+
 def test_the_printed_saving_of_fedpd() -> None:
     """Table III: p = sqrt(r/(36 eta^2)) below (1 - 2 L eta)/(1 + L eta), 1 - 2/log(r/(42 eta^2)) above."""
     saving, L = module("fedpd/saving"), 2.0

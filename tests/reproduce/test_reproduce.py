@@ -127,10 +127,10 @@ def test_verdicts_and_sentences_follow_the_published_numbers(runs: Path, tmp_pat
         ("FedAvg", "loss"): (mean["FedAvg", "loss"] - 0.06, 0, 9),
     })  # fmt: skip
     text = page(runs, tmp_path)
-    assert row(text, "AREA")[-1] == "accuracy outside"
+    assert row(text, "AREA")[-1] == "accuracy -2.00 outside"
     assert row(text, "FedAvg")[-1] == "accuracy +0.70, loss +0.0600"
     assert "0 of 2 published cells are met." in text
-    assert "- method AREA: accuracy outside" in text
+    assert "- method AREA: accuracy -2.00 outside" in text
     assert "accuracy: 1 of 2 means are in the published range" in text
     assert "For method FedAvg, accuracy is within 0.5 of the published mean." in text
 

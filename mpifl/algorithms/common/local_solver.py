@@ -73,7 +73,8 @@ class Decay(Config):
     """A step that decays: step_size w_i/(1 + contacts r + steps q)^power, after r contacts and q steps of this one."""
 
     contacts: NonNegativeFloat = 0.0
-    """weight of each contact that the client has had; set to local_steps, it counts all steps so far alike"""
+    """weight of each contact that the client has had, with FedPD of each round, communicated or not; set to
+    local_steps, it counts all steps so far alike"""
     steps: NonNegativeFloat = 0.0
     """weight of each step that it has taken in this contact"""
     power: PositiveFloat = 1.0
@@ -92,7 +93,7 @@ class Sgd(Config):
     momentum: Momentum = 0.0
     """heavy ball: v <- momentum * v + gradient, from v = 0 at each contact"""
     decay: Decay | None = None
-    """how the step decays over contacts and steps; null: it is constant"""
+    """how the step decays over contacts and steps, with `sgd` and `gd`; null: it is constant"""
 
     def solve(
         self, objective: Objective, x: Vector, step: Step, batches: Sequence[Any], term: QuadraticTerm,

@@ -110,7 +110,8 @@ def judge(page: Page, cell: Cell, name: str, ours: Summary) -> Verdict:
     if math.isnan(mean):
         return Verdict(f"{name} missing", math.nan)
     if within == "range" and not value.low <= mean <= value.high:
-        return Verdict(f"{name} outside", z_score(value, ours))
+        distance = mean - (value.low if mean < value.low else value.high)
+        return Verdict(f"{name} {distance:+.{digits}f} outside", z_score(value, ours))
     if isinstance(within, int | float) and not abs(mean - value.mean) <= within + 1e-9:
         return Verdict(f"{name} {mean - value.mean:+.{digits}f}", z_score(value, ours))
     return Verdict("", z_score(value, ours))
