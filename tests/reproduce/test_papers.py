@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.algorithms.base import Clients
+from mpifl.algorithms.base import Clients, Message
+from mpifl.algorithms.common.local_solver import Gd
 from mpifl.cli import main
 from mpifl.errors import ConfigError
+from mpifl.jobs.fedpd.warm import WarmFedProx
 from mpifl.tools.analysis.trials import load_trial
 from mpifl.tools.reproduce.items import JOBS
 from mpifl.tools.reproduce.spec import Measure
 from mpifl.tools.reproduce.values import largest_passed, trial_curve, trial_value
 from mpifl.tools.studies.study import load_study
 from tests.problems.conftest import idx_bytes
+from tests.quadratic_runs import random_quadratics
 from tests.reproduce.test_reproduce import changed
 
 BASE = """
@@ -256,6 +259,18 @@ def test_dissimilarity_of_gradients_and_the_error_of_a_cohort() -> None:
     for cohort in (1, 2, 5):
         expected = (n - cohort) / (cohort * (n - 1)) * (1 - 1 / n) * n
         assert dissimilarity.cohort_error(gradients, p, cohort) == pytest.approx(expected**0.5, abs=1e-9)
+
+
+def test_fedprox_from_the_last_model() -> None:
+    """y <- y - eta (grad f(y) + mu (y - x)), from the y of the contact before; the first one is the initial model."""
+    (client,), y = random_quadratics(3, 1), np.ones(3)
+    algorithm = WarmFedProx(step_size=0.1, local_steps=3, mu=0.7, solver=Gd())
+    state = algorithm.init_client(y, 0)
+    for x in (np.ones(3), np.array([0.2, -1.0, 2.0])):
+        update = algorithm.train(state, Message((x,)), client)
+        for _ in range(3):
+            y = y - 0.1 * (client.gradient(y) + 0.7 * (y - x))
+        np.testing.assert_allclose(update.vectors[0], y, rtol=1e-12)
 
 
 def test_the_printed_saving_of_fedpd() -> None:
