@@ -25,6 +25,7 @@ class Setting(NamedTuple):
     value: str
     applies: Callable[[], bool]
     reason: str
+    risk: str = ""  # what may happen without it; a program that has started MPI itself is warned of it
 
 
 def _on_one_host() -> bool:
@@ -37,6 +38,7 @@ SETTINGS = (  # variables set while MPI starts, unless the environment has them;
         "OMPI_MCA_async_mpi_finalize", "1", is_fault_tolerant,
         "the end of MPI waits for all ranks, at times for dead ones too (issue 11404 of Open MPI); every rank of mpifl "
         "has sent its last message by then",
+        "the program may hang at its end once a rank has died",
     ),
     Setting(
         "OMPI_MCA_btl", "^ofi", _on_one_host,
@@ -71,9 +73,13 @@ def _start() -> None:
             for setting in settings:
                 del os.environ[setting.variable]
     if MPI.COMM_WORLD.rank == 0:
-        what = "not set, since MPI had been started" if before else "set"
         for setting in settings:
-            log.debug("%s=%s is %s: %s", setting.variable, setting.value, what, setting.reason)
+            if before and setting.risk:
+                text = f"the program has started MPI itself, without {setting.variable}={setting.value}: {setting.risk}"
+                warnings.warn(f"{text}; export the variable", RuntimeWarning, stacklevel=2)
+            else:
+                what = "not set, since MPI had been started" if before else "set"
+                log.debug("%s=%s is %s: %s", setting.variable, setting.value, what, setting.reason)
 
 
 _start()

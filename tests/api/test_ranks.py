@@ -90,7 +90,6 @@ def test_a_signal_to_one_rank_interrupts_every_rank(start: Start, tmp_path: Path
 
 TWO_RUNS = """
 import json, sys, mpifl
-from mpi4py import MPI
 job = json.load(open("job.json"))
 print(mpifl.run(job, output="one.h5").status, flush=True)
 try:
@@ -115,3 +114,26 @@ def test_a_second_run_where_a_rank_has_died(run: Start, tmp_path: Path, words: l
     assert done.out.count("completed") == 3 and done.out.count(died) == 3, str(done)
     assert done.code == code and done.err.count("Traceback") == (3 if code else 0), str(done)
     assert not (tmp_path / "two.h5").exists()
+
+
+STARTED = """
+import json, sys, mpifl
+from mpi4py import MPI
+print(mpifl.run(json.load(open("job.json"))).status)
+"""
+
+
+@pytest.mark.long
+def test_a_program_that_has_started_mpi_is_warned_of_its_end(
+    run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, from rank 0; none where the variable is set."""
+    needs_tolerance()
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    (tmp_path / "started.py").write_text(STARTED)
+    for value, lines in ((None, 1), ("1", 0)):
+        if value:
+            monkeypatch.setenv("OMPI_MCA_async_mpi_finalize", value)
+        done = run(3, "started.py", tolerant=True, code=0)
+        assert done.err.count("OMPI_MCA_async_mpi_finalize=1") == done.err.count("RuntimeWarning") == lines, str(done)
+        (tmp_path / "results" / "small.h5").unlink()
