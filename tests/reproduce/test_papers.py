@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import mpifl
@@ -259,6 +260,14 @@ def test_dissimilarity_of_gradients_and_the_error_of_a_cohort() -> None:
     for cohort in (1, 2, 5):
         expected = (n - cohort) / (cohort * (n - 1)) * (1 - 1 / n) * n
         assert dissimilarity.cohort_error(gradients, p, cohort) == pytest.approx(expected**0.5, abs=1e-9)
+
+
+def test_rho_by_the_interval_between_evaluations() -> None:
+    """The first evaluation with 80 %, as a share of the horizon; mean and root mean square of the differences."""
+    grids, mean = module("area/grids"), pd.Series([0.1, 0.81, 0.7, 0.8, 0.9], index=[0.0, 0.5, 1.0, 1.5, 2.0])
+    assert grids.first_share(mean, 2.0) == 0.25 and grids.first_share(mean.iloc[::2], 2.0) == 1.0
+    assert grids.first_share(mean.iloc[:1], 2.0) == np.inf
+    assert grids.describe(np.array([0.3, -0.1, np.inf])) == "+0.100, 0.224 (2)"
 
 
 def test_fedprox_from_the_last_model() -> None:
