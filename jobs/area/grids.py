@@ -42,9 +42,7 @@ def main() -> None:
     rows.append(["all", *map(describe, columns)])
     print(tabulate(rows, ["table, interval of its study", *(f"x {k}" for k in FACTORS)], "pipe", disable_numparse=True))
     means = [abs(column[np.isfinite(column)].mean()) for column in columns]
-    print(
-        f"\nOver all cells the mean is nearest to 0 at {FACTORS[np.argmin(means)]} times the interval of the studies."
-    )
+    print(f"\nOver all cells the mean is nearest to 0 in the column x {FACTORS[np.argmin(means)]}.")
 
 
 def first_share(mean: pd.Series, horizon: float) -> float:
