@@ -90,6 +90,7 @@ def test_a_signal_to_one_rank_interrupts_every_rank(start: Start, tmp_path: Path
 
 TWO_RUNS = """
 import json, sys, mpifl
+from mpi4py import MPI
 job = json.load(open("job.json"))
 print(mpifl.run(job, output="one.h5").status, flush=True)
 try:
@@ -103,9 +104,13 @@ except mpifl.RunFailed as error:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("words", "code"), [([], 0), (["uncaught"], 1)])
-def test_a_second_run_where_a_rank_has_died(run: Start, tmp_path: Path, words: list[str], code: int) -> None:
-    """It fails on all ranks that are left, with one line; the program ends with that, if it does not catch it."""
+def test_a_second_run_where_a_rank_has_died(
+    run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+) -> None:
+    """It fails on all ranks that are left, with one line; the program, which has started MPI itself and exports what it
+    is warned of, ends with that, if it does not catch it."""
     needs_tolerance()
+    monkeypatch.setenv("OMPI_MCA_async_mpi_finalize", "1")
     algorithm = {"name": "tests.mpi.own:Failing", "at": "dies", "trigger": {"every": 3}}
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "clock": REAL, "algorithm": algorithm}))
     (tmp_path / "program.py").write_text(TWO_RUNS)
