@@ -38,15 +38,13 @@ def table(item: Item, out: Path) -> str:
 
 def differences(job: mpifl.Job, last: np.ndarray) -> list[tuple[float, float]]:
     """B, and the relative error of g_t, at the first model of the job and at another one (d,)."""
-    problem, parts = mpifl.load_problem(job), []
-    for i in range(problem.clients):
-        arguments = job.problem.settings, problem.meta, problem.shard(i), i, job.seed
-        parts.append(job.problem.model.objective(*arguments))
+    problem = mpifl.load_problem(job)
+    parts, p = (job.problem.settings, problem.meta), problem.samples / problem.samples.sum()
+    devices = [job.problem.model.objective(*parts, problem.shard(i), i, job.seed) for i in range(problem.clients)]
     found = []
     for model in (problem.initial(job.seed), last):
-        gradients = np.array([part.gradient(model.astype(problem.dtype)) for part in parts], float)
-        p, cohort = problem.samples / problem.samples.sum(), job.algorithm.cohort
-        found.append((dissimilarity(gradients, p), cohort_error(gradients, p, cohort)))
+        gradients = np.array([device.gradient(model.astype(problem.dtype)) for device in devices], float)
+        found.append((dissimilarity(gradients, p), cohort_error(gradients, p, job.algorithm.cohort)))
     return found
 
 

@@ -11,7 +11,7 @@ from mpifl.objective import Objective, Vector
 
 @dataclass(frozen=True)
 class WarmFedProx(FedProx):
-    """FedProx whose local steps start at the client's last model; the proximal term is about the server's, as ever."""
+    """FedProx whose local steps start at the client's last model; the proximal term is FedProx's."""
 
     def init_client(self, x0: Vector, i: int) -> State:
         return State(x=x0)
