@@ -76,7 +76,7 @@ class Reader:
                 if field in self.families:  # the name has chosen the class; a field `name` keeps its default
                     section = {k: v for k, v in section.items() if k != "name"}
                 return self._build(cls, section, key, None if one else self._family(field, kinds))
-        wrong = wrong_value(key, value, _short(value), self._expected(field, hint))
+        wrong = None
         for kind in sorted(map(plain_type, kinds), key=lambda kind: kind is str):  # "1e-3" is a number before text
             if typing.get_origin(kind) in (tuple, list) and isinstance(value, (list, tuple)):
                 try:
@@ -87,7 +87,7 @@ class Reader:
                 return value
             if kind in SCALARS and (found := _scalar(kind, value)) is not None:
                 return found
-        raise wrong
+        raise wrong or wrong_value(key, value, _short(value), self._expected(field, hint))
 
     def _items(self, key: str, hint: Any, value: list[Any] | tuple[Any, ...]) -> Any:
         kind, args = typing.get_origin(hint), typing.get_args(hint)

@@ -58,6 +58,12 @@ from mpifl.transport import backoff
 backoff.REPORT_INTERVAL = 0.4
 time.sleep(2 * (rank > 0))
 """
+NEVER = """
+from mpifl.transport import launcher
+launcher.MPI_START_TIMEOUT = 3
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 LIBRARIES = {"h5py", "yaml", "scipy", "sklearn", "pandas", "matplotlib", "torch", "tqdm", "pooch", "threadpoolctl"}
 INTERRUPT_CODES = [130, 2, 2 | 9]  # of SIGINT; under MPICH, which adds the KILL of the other ranks
 
@@ -219,3 +225,11 @@ def test_an_interrupt_while_mpi_starts(tolerant: bool, started: Start) -> None:
     done = started(3, EARLY, tolerant=tolerant)
     assert done.code in ([3] if tolerant else INTERRUPT_CODES) and "Traceback" not in done.err, str(done)
     assert ("mpifl: rank 1 ends: rank 0 died" in done.err) == tolerant
+
+
+@pytest.mark.long
+def test_a_job_ends_whose_rank_has_died_before_mpi_started(started: Start) -> None:
+    """Under ULFM the launcher leaves the others waiting inside MPI_Init, where no handler of a signal would run."""
+    needs_tolerance()
+    done = started(4, NEVER, tolerant=True)
+    assert done.code == 1 and "Timeout (0:00:03)!" in done.err and "transport/mpi.py" in done.err, str(done)

@@ -12,8 +12,8 @@ from typing import Any
 from mpifl import algorithms, problems
 from mpifl.config import read
 from mpifl.config.packaged import JOBS
-from mpifl.config.read import job_to_dict
-from mpifl.config.schema import Reader
+from mpifl.config.registry import FAMILIES
+from mpifl.config.schema import Reader, dump
 from mpifl.config.types import Config
 from mpifl.errors import ConfigError
 from mpifl.tools.analysis.options import METRICS
@@ -218,5 +218,5 @@ def missing_data(item: Item, download: bool = False) -> list[tuple[dict[str, Any
 
 def data_of(job: Any) -> dict[str, Any]:
     """The section `problem.data` of a job."""
-    data = job_to_dict(job)["problem"]["data"]
+    data = dump(job.problem.data, FAMILIES, "data")
     return data if isinstance(data, dict) else {"name": data}
