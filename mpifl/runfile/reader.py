@@ -22,7 +22,7 @@ from mpifl.objective import NO_STATE, ModuleState, StateEntry
 from mpifl.runfile.checksums import Coverage, plain
 from mpifl.runfile.checksums import check as check_checksums
 from mpifl.runfile.run_lock import with_locks_if_any
-from mpifl.runfile.tables import CLIENTS, SCHEMA, TABLES
+from mpifl.runfile.tables import CLIENTS, SCHEMA, TABLES, Column
 from mpifl.runfile.validate import check
 from mpifl.safe_hdf5 import Refused, check_heaps, check_sizes, datasets, read_attribute
 from mpifl.safe_input import open_regular, parse_json, parse_yaml, printable
@@ -36,6 +36,7 @@ OPEN_INTERVAL = 0.05  # s between two attempts
 HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
 MIN_ATTEMPTS = 4  # minimum number of attempts, however slow they are
 MAX_ATTEMPTS_SECONDS = 1.5  # s after which no further attempt is made
+MAX_SECONDS = 1e18  # of a time in a file: sums and differences stay finite, and figures have an axis
 MAX_METRICS = 20  # metrics that become columns of the evaluations; a file may come from anywhere
 METADATA_ATTEMPTS = 25  # the pauses between them add up to 2**25 ns
 
@@ -367,8 +368,11 @@ class Run(RunTables):
         with _readable(self.path):  # pandas refuses columns of different lengths
             return DataFrame(data)
 
-    def rows(self, table: str, column: str, start: int, stop: int | None) -> np.ndarray:
-        """Rows `start` to `stop` of a column, text as bytes; `Column.missing` if an older version had none."""
+    def rows(self, table: str, column: str, start: int, stop: int | None, checked: bool = True) -> np.ndarray:
+        """Rows `start` to `stop` of a column, text as bytes; `Column.missing` if an older version had none.
+
+        Raises ConfigError where they cannot be read and, if `checked`, for times that no run has.
+        """
         file = self._open_file
         with _readable(self.path):
             if table in TABLES and TABLES[table].added and table not in file:
@@ -379,6 +383,8 @@ class Run(RunTables):
                 columns = CLIENTS.columns if table == "clients" else TABLES[table].columns
                 return np.full(stop - start, columns[column].missing)
             values: np.ndarray = group[column][start:stop]
+            if checked and table in TABLES:
+                _check_seconds(values, TABLES[table].columns[column], f"{table}/{column}")
             return values
 
     def read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
@@ -409,6 +415,14 @@ class Run(RunTables):
 
     def __repr__(self) -> str:
         return f"<Run {self.path} {self.status}, {self._rows['updates']} updates>"
+
+
+def _check_seconds(values: np.ndarray, column: Column, name: str) -> None:
+    """Raises ValueError for a time that no run has; NaN, not known, only where a file may lack the column."""
+    if column.unit.partition(" ")[0] == "s":
+        given = values if column.missing is None else values[~np.isnan(values)]
+        if not (np.abs(given) <= MAX_SECONDS).all():
+            raise ValueError(f"{name} has a time that is no number of at most {MAX_SECONDS:g} s")
 
 
 def _bad(path: Path, wrong: str, expected: str) -> UnreadableRun:

@@ -19,7 +19,7 @@ import yaml
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.runfile.create import Start
-from mpifl.runfile.reader import open_run
+from mpifl.runfile.reader import DamagedRun, open_run
 from mpifl.runfile.tables import EvaluationRow, EventRow, UpdateRow
 from mpifl.runfile.writer import RunWriter
 from tests.problems.test_untrusted_data import bound_socket, pipe
@@ -263,3 +263,27 @@ def test_a_section_evaluate_that_no_job_has(path: Path, train_every: Any) -> Non
             file.attrs["config"] = yaml.safe_dump(yaml.safe_load(file.attrs["config"]) | {"evaluate": evaluate})
         for command in ("report", "show"):
             assert main([command, str(path)]) == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e308, -1e308])
+@pytest.mark.parametrize("column", ["updates/time", "evaluations/time", "updates/exchange"])
+def test_a_time_that_no_run_has_is_refused_where_it_is_read(
+    path: Path, column: str, value: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A figure that needs it is left out of a report, with the reason; a duration may be unknown."""
+    with h5py.File(path, "r+", libver="latest") as file:
+        file[column][:] = value
+    table, _, name = column.partition("/")
+    with open_run(path) as run:
+        if name == "exchange" and np.isnan(value):
+            assert run.updates.exchange.isna().all()
+            return
+        with pytest.raises(DamagedRun, match=f"{column} has a time that is no number of at most 1e\\+18 s"):
+            run.rows(table, name, 0, 10)
+    out = path.parent / "out"
+    code = main(["report", str(path), "--out", str(out)])
+    said = capsys.readouterr()
+    if name == "exchange":
+        assert code == 0 and "No figure timeline: run file=" in said.out and (out / "staleness.png").exists()
+    else:
+        assert code == 2 and said.err.count("\n") == 1 and not out.exists()

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mpifl.errors import ConfigError
+from mpifl.runfile.reader import UnreadableRun
 from mpifl.text import capitalised, format_count
 from mpifl.tools.analysis import latex, style
 from mpifl.tools.analysis.curves import line_names, metric_label, plot_group, progress_label, scale_axis
@@ -57,6 +58,9 @@ def draw_report(
         except _Nothing as reason:
             if options.figures or str(reason):
                 notes.append(f"No figure {stem}: {str(reason) or 'no run has values for it'}.")
+            continue
+        except UnreadableRun as error:  # what the other figures did not read
+            notes.append(f"No figure {stem}: {error}.")
             continue
         if "tex" in options.formats:
             caption = " ".join([f"{figure.get_label()}.", *_selected(groups, tuned)])

@@ -122,7 +122,7 @@ def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
 
 
 def _columns(run: Run, table: str, names: list[str], rows: int | None) -> dict[str, np.ndarray]:
-    found = {name: run.rows(table, name, 0, rows) for name in names}
+    found = {name: run.rows(table, name, 0, rows, checked=False) for name in names}  # it names the row
     return {
         name: np.char.decode(values, "utf-8", "replace").astype(object) if values.dtype.kind == "S" else values
         for name, values in found.items()
