@@ -115,6 +115,24 @@ class Checkpoint:
             with opened_segment(self.folder / segment.name, segment, first):
                 pass
 
+    def keep_segments(self, read: ReadRows) -> None:
+        """Keeps its segments of rows (`segments.keep_segments`). Raises Unusable.
+
+        If one has to be written again, the other files are checked first: a resume that is refused writes nothing.
+        """
+        absent = {segment.name for segment in self.manifest.segments if not self._is_whole(segment.name)}
+        for name in self._files.keys() - absent if absent else ():
+            self._check_file(name)
+        with contextlib.suppress(ConfigError, OSError, TypeError, ValueError):  # `check` names what is missing
+            keep_segments(self.folder, self.manifest.segments, read)
+
+    def _is_whole(self, name: str) -> bool:
+        try:
+            self._check_size(name)
+        except Unusable:
+            return False
+        return True
+
     def _check_file(self, name: str) -> None:
         """Raises Unusable for a file that does not have its size and checksum."""
         self._check_size(name)
@@ -205,8 +223,7 @@ def newest(
             if is_undone(checkpoint.manifest):
                 raise Unusable("is of a part of the run that was undone")
             if read is not None:
-                with contextlib.suppress(ConfigError, OSError, TypeError, ValueError):  # `check` names what is missing
-                    keep_segments(folder, checkpoint.manifest.segments, read)
+                checkpoint.keep_segments(read)
             checkpoint.check()
             return checkpoint, passed
         except Unusable as error:

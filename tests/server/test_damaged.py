@@ -118,6 +118,17 @@ def test_a_missing_segment_is_written_again_from_the_run_file(killed: Killed) ->
     killed.resume(both)
 
 
+def test_a_resume_that_is_refused_writes_no_segment(killed: Killed) -> None:
+    """Both checkpoints lack the first segment of rows, and have a damaged part of the server."""
+    folder = folder_of(killed.path)
+    first, *_ = sorted(folder.glob("*.rows0"))
+    first.unlink()
+    damaged = list(folder.glob("*.rank0"))
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    killed.refuse(*(f"{path.name} has other bytes than were written" for path in damaged))
+
+
 def test_a_resume_that_cannot_read_its_part(killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error's key is that of the checkpoint."""
     clients = Checkpoint.clients
