@@ -121,11 +121,29 @@ def test_a_claim_about_some_values_of_an_axis(paper: Path, tmp_path: Path) -> No
     assert "local steps 3 is above that of FedProx, local steps 3" in claim
 
 
+def test_values_and_difference_of_a_claim_are_means_over_the_trials(paper: Path, tmp_path: Path) -> None:
+    """Also of the time to a level, where the tables have that of the mean curve; the bound's digits are shown."""
+    runs = [load_trial(run) for run in sorted((paper / "runs").glob("tuned-2-FedAvg-[12]-*.h5"))]
+    losses = np.array([run.evaluations.train_loss for run in runs])
+    level = float(losses[:, 2].mean())
+    times = [run.evaluations.time[np.argmax(run.evaluations.train_loss <= level)] for run in runs]
+    assert len({*times}) == 2  # and the mean curve is at the level at 2 s
+    claim = "{left: {method: FedAvg, local_steps: 2}, relation: below, right: 7.25, measure: time}"
+    time = f"{{metric: train_loss, reaches: {level!r}, digits: 1}}"
+    measures = f"{{loss: {{metric: train_loss, digits: 4}}, time: {time}}}"
+    text = (paper / "tuned.yaml").read_text()
+    old = text[text.index("claims: ") : text.index("output: ")]
+    with changed(paper / "tuned.yaml", old, f"claims: [{claim}]\n  measures: {measures}\n"):
+        assert main(["reproduce", str(paper / "tuned.yaml"), "--no-runs", "--out", str(tmp_path)]) == 0
+    (line,) = [line for line in (tmp_path / "tiny-tuned.md").read_text().splitlines() if line.startswith("| time of")]
+    assert f"| {np.mean(times):.1f}: {np.mean(times) - 7.25:+.2f} (" in line
+
+
 def test_an_item_whose_data_are_missing_is_named(
     paper: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (paper / "pages" / "tiny.md").read_text()
-    assert text.rstrip().endswith("## Missing\n\nNot run: these data are missing: femnist.")
+    assert "\n\n## Missing\n\nNot run: these data are missing: femnist.\n" in text
     refused("reproduce", paper / "missing.yaml", "--no-runs", "--out", paper / "other")
     monkeypatch.setenv("MPIFL_DATA", str(paper / "nowhere"))
     error = refused("reproduce", paper / "missing.yaml", "--out", paper / "other")

@@ -29,13 +29,14 @@ from mpifl.tools.reproduce.values import (
 )
 
 NOTE = (
-    "Differences are left minus right, paired by seed, with the 95 % confidence interval of their mean (Student's t). "
-    "A claim holds if all of the interval satisfies it, does not hold if none does, and is not decided otherwise, or "
-    "with one seed. A trial that diverged, or never reaches a level, has the worst value: with such trials a claim "
-    "holds if every pair satisfies it, and does not hold if none does. Seeds to decide: the smallest number with which "
-    "the interval would exclude the bound, if mean and standard deviation stayed the same. A share of the horizon is "
-    "compared as it is printed: that of the mean curves, without an interval. Two that differ by at most the interval "
-    "between evaluations do not decide."
+    "A row has the means over the trials of the left and the right side, and their difference: left minus right, where "
+    "the right side has the factor of the claim, paired by seed, with the 95 % confidence interval of its mean "
+    "(Student's t). A claim holds if all of the interval satisfies it, does not hold if none of it does, and is not "
+    "decided otherwise, or with one seed. A trial that diverged, or never reaches a level, has the worst value: with "
+    "such trials a claim holds if every pair satisfies it, and does not hold if none does. Seeds to decide: the "
+    "smallest number with which the interval would exclude the bound if mean and standard deviation stayed the same. "
+    "Shares of the horizon are those of the mean curves, as papers print them, without an interval; if two differ by "
+    "no more than the interval between evaluations, the claim is not decided."
 )
 CHECK = "check: "  # before the verdict of a claim that is not counted
 HEADINGS = ("claim", "published", "here", "seeds", "seeds to decide", "verdict")
@@ -68,11 +69,11 @@ def judge_claims(page: Page, cells: Sequence[Cell], groups: Sequence[Group], nul
 
 
 def claim_table(rows: Sequence[Sequence[str]], headings: Sequence[str] = HEADINGS) -> Iterator[str]:
-    """The table of claims, whose last column is the verdict, and how many of them hold."""
+    """The table of claims, whose last column is the verdict, and how many of them hold; `NOTE` explains it."""
     yield tabulate([[escape_markdown(c) for c in row] for row in rows], headings, "pipe", disable_numparse=True)
     holds, fails, open_ = (sum(row[-1].partition(":")[0] == verdict for row in rows) for verdict in VERDICTS)
     checks = " Checks are not counted." if any(row[-1].startswith(CHECK) for row in rows) else ""
-    yield f"Claims that hold: {holds}; that do not: {fails}; not decided: {open_}.{checks} {NOTE}"
+    yield f"Claims that hold: {holds}; that do not: {fails}; not decided: {open_}.{checks}"
 
 
 def _list(value: Any) -> list[Any]:
@@ -102,7 +103,8 @@ def _judge(
     name = _name(claim, left, right)
     one = units(measure, find(groups, left))
     two = units(measure, find(groups, right)) if isinstance(right, Mapping) else []
-    d = measure.digits
+    bound = "" if isinstance(right, Mapping) else f"{claim.times * right:.6g}".partition(".")[2]
+    d = max(measure.digits, len(bound))
     there = f"{published:+.{d}f}" if math.isfinite(published) else "-"
     missing = len(one) != 1 or (isinstance(right, Mapping) and len(two) != 1)
     if missing or claim.relation == "published":
@@ -123,16 +125,20 @@ def _judge(
         verdict = "not decided: null models"
     elif verdict == "not decided" and seeds > 1 and np.isfinite(values).all():
         needed = seeds_to_decide(claim, values)
-    here = f"{', '.join(_mean(measure, side) for side in sides)}: {_format(values, d)}"
+    here = f"{', '.join(_mean_value(measure, side) for side in sides)}: {_format(values, d)}"
     return Row(name, there, here, str(seeds), needed, verdict)
 
 
-def _mean(measure: Measure, side: Summary) -> str:
-    """The mean of one side, and how many of its trials diverged."""
-    mean = format_number(measure, side.mean)
-    if not side.diverged:
-        return mean
-    return f"{f'{mean} and ' if len(side.kept) else ''}{side.diverged} of {len(side.values)} diverged"
+def _mean_value(measure: Measure, side: Summary) -> str:
+    """The mean over the trials of one side, and how many of them diverged or never reach the level."""
+    finite = side.values[np.isfinite(side.values)]
+    mean = format_number(measure, float(finite.mean())) if len(finite) else ""
+    bad, all_ = len(side.values) - len(finite), len(side.values)
+    if not bad or measure.over:
+        return mean or format_number(measure, side.mean)
+    if side.diverged:
+        return " and ".join(filter(None, [mean, f"{bad} of {all_} diverged"]))
+    return f"{mean} and {bad} of {all_} never" if mean else "never"
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
@@ -145,8 +151,8 @@ def _format(values: np.ndarray, digits: int) -> str:
     if infinite := int((~np.isfinite(values)).sum()):
         return f"{infinite} of {len(values)} not finite"
     mean, half = _interval(values)
-    interval = f" ({mean - half:+.{digits}f} to {mean + half:+.{digits}f})"
-    return f"{mean:+.{digits}f}{'' if math.isnan(half) else interval}"
+    low, middle, high = (f"{round(value, digits) + 0.0:+.{digits}f}" for value in (mean - half, mean, mean + half))
+    return middle if math.isnan(half) else f"{middle} ({low} to {high})"
 
 
 def _directed(claim: Claim, published: float, digits: int) -> Claim:

@@ -18,7 +18,7 @@ from mpifl.tools.analysis.curves import axis_label
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.analysis.tables import escape_markdown
 from mpifl.tools.analysis.trials import SCALES, Group, count_trials
-from mpifl.tools.reproduce.claims import claim_table, judge_claims
+from mpifl.tools.reproduce.claims import NOTE, claim_table, judge_claims
 from mpifl.tools.reproduce.items import Item, PaperOptions, load_block, missing_data
 from mpifl.tools.reproduce.published import Value, judge
 from mpifl.tools.reproduce.spec import Figure, Measure, Table
@@ -69,7 +69,8 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
         blocks = [block for item in shown for block in item_blocks(item, out, 2, False, claims)]
         table = claim_table(claims, ["section", "claim", "here", "seeds", "verdict"]) if options.summary else ()
         head = [f"# {options.title}", options.about.strip(), _made_by(paper, items[0])]
-        written.append(_write(out / f"{paper}.md", [*head, *table, *blocks, options.missing.strip()]))
+        note = ["## How claims are judged", NOTE] if claims else []
+        written.append(_write(out / f"{paper}.md", [*head, *table, *blocks, *note, options.missing.strip()]))
     for item in own:
         if not whole or _has_results(*_needed(item)):
             path = out / f"{item.name.replace('/', '-')}.md"
@@ -123,7 +124,8 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool, claims: list[l
     if item.page.claims:
         yield f"{'#' * (level + 1)} Claims: {item.page.title}"
         rows = judge_claims(item.page, item.cells, groups, null)
-        yield from claim_table(rows)
+        *table, counts = claim_table(rows)
+        yield from [*table, f"{counts} {NOTE}" if made_by else counts]
         claims.extend([item.page.title, row.claim, row.here, row.seeds, row.verdict] for row in rows)
     yield item.page.missing.strip()
 
