@@ -77,8 +77,8 @@ def run(
     Args:
         job: As for `load_job`.
         overrides: As for `load_job`.
-        comm: An mpi4py communicator whose ranks run the job, and all call this; one with a single rank runs it in this
-            process. None: all ranks of the MPI job.
+        comm: An mpi4py communicator whose ranks run the job; all of them must call this. With a single rank the job
+            runs in this process. None: all ranks of the MPI job.
         keys: As for `load_job`.
 
     Raises:
@@ -108,7 +108,8 @@ def resume(path: str | Path, *overrides: str, trust: bool = False) -> Run:
             files from sources that you trust.
 
     Raises:
-        ConfigError: The run is completed, still running, or has no checkpoint; or a key cannot be changed.
+        ConfigError: The run is completed and no later end is given, is still running, or cannot be continued; or a key
+            cannot be changed.
     """
     return finished_run(execute(lambda: execution.resume_task(Path(path), overrides, trust), observe=observers))
 

@@ -22,7 +22,7 @@ from mpifl.objective import Objective, Vector
 
 @dataclass(frozen=True)
 class Area(LocalTraining):
-    """x_s + u/n = (1/n) sum_i y_i after every event: no increment of a client is lost or counted twice."""
+    """x_s <- x_s + (1/n) sum of the increments y_i - old y_i since the last aggregation"""
 
     step_size: PositiveFloat = 1.0
     """local step alpha; the constant schedule's value"""

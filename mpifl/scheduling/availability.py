@@ -40,7 +40,7 @@ class Availability(Config):
     begins again at the next on, with the same seconds and the same result"""
     cohort_from: Literal["all", "available"] = field(default="all", kw_only=True)
     """members of a round: all, of all clients, and the round waits for those that are off; available, of those that are
-    on when the round begins (nobody on: of those that come on first)"""
+    on when the round begins, or of those that come on first if none is on"""
 
     @abstractmethod
     def on_periods(self, clients: int, seed: int) -> NextOn | None:

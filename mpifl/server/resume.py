@@ -157,7 +157,7 @@ def _restart(
 
 
 class Reached(NamedTuple):
-    """What a run has reached, or its checkpoint."""
+    """The updates, time and test accuracy that a run or a checkpoint has reached."""
 
     updates: int
     time: float  # s of the run's clock

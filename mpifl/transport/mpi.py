@@ -88,7 +88,7 @@ check_size(MPI.COMM_WORLD.size, MPI.Get_library_version())
 
 @contextmanager
 def short_sleeps() -> Iterator[None]:
-    """Inside, this thread wakes from a sleep at most 1 ns late instead of 50 us, so that 1 us takes no 51 us (Linux).
+    """Inside, this thread wakes from a sleep at most 1 ns late instead of 50 us (Linux): 1 us does not take 51 us.
 
     A rank that waits for a message begins with sleeps of some microseconds.
     """

@@ -140,7 +140,9 @@ class RankGroup:
 
     # -- what each member computes by itself ---------------------------------------------------------------------------
     def agree(self, run: Callable[[], tuple[np.ndarray, int]], alike: bool = True) -> tuple[np.ndarray, int]:
-        """What `run` returns on this member: the same on all (`alike`), or an array of its own and the same number.
+        """What `run` returns on this member: an array and a number.
+
+        alike: all members return the same; else each has an array of its own, and the number alone is the same.
 
         Where it has raised on one member, it raises that on the leader and MemberFailed on the others. Others may then
         be waiting inside it without end: if they do not come out of it within STUCK_TIMEOUT, this rank ends.

@@ -369,7 +369,7 @@ class LocalTraining(Algorithm):
     ) -> LocalSolution:
         """Minimises `f_i(y) + <shift, y> + weight/2 ||y - centre||^2`, starting at y = x.
 
-        A client with a training loop of its own takes the steps itself (`Objective.fit`), unless that is not enough:
+        A client with a training loop of its own takes the steps itself (`OwnObjective.fit`), unless that is not enough:
         for a term that it does not add, a look at each step, a formula for plain steps, another solver than `sgd`.
 
         Args:

@@ -62,7 +62,7 @@ must agree, and a pair in which neither run reaches the target agrees with neith
 corrected for the number of claims.
 """
 HOME = """\
-This package was made to reproduce the papers of these methods, among others. How they compare, by the loss at the end:
+The studies of the papers of these methods are in this package. How they compare, by the loss at the end:
 """
 VERDICTS = {  # of a method in a scenario: what the page says of a home method
     "worse": "worse than the best method",

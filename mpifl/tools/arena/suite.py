@@ -91,7 +91,7 @@ class Suite(Config):
     held_out: list[str] = field(default_factory=list)
     """scenarios and methods that were not run while the suite was first chosen"""
     home: list[str] = field(default_factory=list)
-    """methods of the papers that the package was made to reproduce"""
+    """methods whose papers' studies are in the package"""
     methods: Any = field(default_factory=dict)
     """methods by name"""
 
