@@ -134,7 +134,7 @@ def _mean_value(measure: Measure, side: Summary) -> str:
     finite = side.values[np.isfinite(side.values)]
     mean = format_number(measure, float(finite.mean())) if len(finite) else ""
     bad, all_ = len(side.values) - len(finite), len(side.values)
-    if not bad or measure.over:
+    if not bad or (measure.reaches is None and not side.diverged):
         return mean or format_number(measure, side.mean)
     if side.diverged:
         return " and ".join(filter(None, [mean, f"{bad} of {all_} diverged"]))
