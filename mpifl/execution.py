@@ -86,7 +86,11 @@ def replay_task(
     facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # a dict for each rank; the last rank has clients
     output = path.with_name(f"{path.stem}-replay.h5")
     threads = facts[-1].get("threads") if facts else None
-    return Task(read.replayed(recorded.config, output, overrides, keys, threads, path, trust), recorded)
+    try:
+        return Task(read.replayed(recorded.config, output, overrides, keys, threads, path, trust), recorded)
+    except ConfigError:
+        recorded.check_undamaged()  # else it would name a key that nobody wrote
+        raise
 
 
 def execute(

@@ -18,6 +18,7 @@ from mpifl.host_memory import available_memory
 
 MAX_VALUES = 50_000  # values of one configuration, references resolved: seconds of work, some 100 MB
 MAX_TEXT = 1 << 21  # bytes of one configuration
+NAME_BYTES, PATH_BYTES = 255, 4095  # that a file's name and a path may have (Linux)
 MAX_RATIO = 100  # bytes that one compressed byte may stand for, in data above SMALL_BYTES
 SMALL_BYTES = 1 << 26  # data up to this size are read whatever their ratio
 NOT_REGULAR = "it is not a regular file"  # but a folder, a pipe, a socket or a device

@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import cache_from_source, module_from_spec
 from operator import attrgetter
@@ -22,17 +23,42 @@ STANDARD_LIBRARY = {*sys.stdlib_module_names, "test"}  # Python leaves its tests
 LIBRARIES = (os.path.dirname(__file__), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
+class ChangedDirectory(RuntimeError):
+    """A user's code has changed the working directory."""
+
+
+@contextlib.contextmanager
+def working_directory_kept() -> Iterator[None]:
+    """Raises ChangedDirectory after a block that changes the working directory, and changes it back.
+
+    Paths of a job are relative to it: a run file would be written elsewhere, or replace another one there.
+    """
+    before = after = os.getcwd()
+    try:
+        yield
+    finally:
+        if (after := os.getcwd()) != before:
+            os.chdir(before)
+    if after != before:
+        raise ChangedDirectory(f"it changes the working directory to {after}, to which paths of the job are relative")
+
+
 def import_object(key: str, name: str, kind: str) -> Any:
     """What "package.module:name" names, as its file is now. Raises ConfigError(key, ...); kind: Class or function."""
     module, _, attribute = name.partition(":")
     found: Any = None
     try:
         _forget_edited()
-        found = import_own(module)
+        with working_directory_kept():
+            found = import_own(module)
         _sources.update({own: _stamp(file) for own, file in _own_files().items() if own not in _sources})
         return attrgetter(attribute)(found)
     except (Exception, SystemExit) as error:  # whatever a user's module raises, also where it parses sys.argv
-        reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        reason = (
+            str(error)
+            if isinstance(error, ImportError | AttributeError | ChangedDirectory)
+            else f"{type(error).__name__}: {error}"
+        )
         reason += _place(error)
         known = [k for k, value in vars(found).items() if callable(value)] if found else []
         remedy = ""
@@ -40,7 +66,7 @@ def import_object(key: str, name: str, kind: str) -> Any:
             remedy = "what another program or rank is to find has to be in a module of its own"
         elif isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
             remedy = "modules are searched for in the working directory and on PYTHONPATH"
-        elif near := difflib.get_close_matches(attribute, known, 1):
+        elif isinstance(error, AttributeError) and (near := difflib.get_close_matches(attribute, known, 1)):
             remedy = f"did you mean {near[0]}?"
         raise ConfigError(key, name, f"cannot be imported: {reason}", f"package.module:{kind}", remedy) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -225,6 +226,8 @@ class Wrong(MomentumSite):
             raise KeyError("of the user's own")
         if self.case == "exits":
             raise SystemExit(4)
+        if self.case == "moves":
+            os.chdir("/")
         return {
             "length": (y[:-1], 1),
             "double": (y.astype(np.float64), 1),
@@ -243,6 +246,7 @@ class Wrong(MomentumSite):
             "evaluates to a number": 0.5,
             "evaluates by another name": {"loss": 0.5},
             "evaluates minus rows": {"test_loss": 0.5, "rows": -1},
+            "evaluates to numbers": {"train_loss": np.array([1.0, 2.0])},
         }.get(self.case, super().evaluate(x))
 
     def save(self) -> dict[Any, Any]:
@@ -281,6 +285,24 @@ class Lacking:
             self.samples = 10**30
 
 
+class Mistyped:
+    """A client whose property raises an AttributeError."""
+
+    def __init__(self, case: str) -> None:
+        self.case = case
+
+    def fit(self, x: np.ndarray, contact: Contact) -> tuple[np.ndarray, int]:
+        return x, 1
+
+    @property
+    def samples(self) -> int:
+        return len(self.data) if self.case == "mistyped samples" else 1  # type: ignore[attr-defined]
+
+    @property
+    def evaluate(self) -> Any:
+        return self.measure if self.case == "mistyped evaluate" else None  # type: ignore[attr-defined]
+
+
 def wrong(case: str = "", dtype: str = "float32", client: int | None = None) -> Any:
     """x0 and clients with one thing wrong; client: the one that does wrong, None: each."""
     x0: Any = np.zeros(3, dtype)
@@ -292,6 +314,8 @@ def wrong(case: str = "", dtype: str = "float32", client: int | None = None) -> 
         "no load": (x0, [Lacking(case)]),
         "no samples": (x0, [Lacking(case)]),
         "samples": (x0, [Lacking(case)]),
+        "mistyped samples": (x0, [Mistyped(case)]),
+        "mistyped evaluate": (x0, [Mistyped(case)]),
         "one name twice": ({1: x0, "1": x0}, clients),
         "some sharded": (x0, [Part(""), Part("whole")]),
         "sharded with names": ({"w": x0}, [Part("")]),

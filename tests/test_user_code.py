@@ -15,6 +15,7 @@ import pytest
 import mpifl
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
+from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +56,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
+
+
+@pytest.mark.parametrize("key", ["algorithm", "problem"])
+def test_a_module_that_changes_the_working_directory_is_refused(folder: Path, key: str) -> None:
+    """Else the run file would be written there, over another one."""
+    (folder / "sub").mkdir()
+    (folder / "sub" / "own.h5").write_text("another file")
+    (folder / f"mover_{key}.py").write_text(f"import os\nos.chdir({str(folder / 'sub')!r})\nmake = Method = None\n")
+    given = {"algorithm": {"name": "mover_algorithm:Method"}, "problem": {"entry": "mover_problem:make"}}[key]
+    with pytest.raises(ConfigError, match=f"it changes the working directory to {folder}/sub, to which paths of"):
+        mpifl.run(JOB, output="own.h5", **{"algorithm": "fedavg", key: given})
+    assert Path.cwd() == folder and sorted(path.name for path in folder.rglob("*.h5")) == ["own.h5"]
+    assert (folder / "sub" / "own.h5").read_text() == "another file"
 
 
 def test_a_run_has_the_code_of_modules_as_they_are_now(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

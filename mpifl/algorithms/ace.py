@@ -28,7 +28,8 @@ class Ace(LocalTraining):
     delay_threshold: NonNegativeInt | None = None
     """largest age of the updates of other clients in the mean (tau_algo of ACED); null: all (ACE)"""
     fill: Literal["wait", "zero"] = "wait"
-    """wait: no step before every client has sent an update; zero: D_j is 0 until then, so first steps are small"""
+    """wait: no step before every client has sent an update; zero: steps from the first update on, with D_j = 0 for
+    clients that have sent none, so that first steps are small; with a threshold they are not in the mean"""
     lost: update_table.Lost = "keep"
     """last update of a client that is lost: keep, it stays in the mean for ever; drop, the mean is over the living"""
     reply: Literal["before", "after"] = "after"

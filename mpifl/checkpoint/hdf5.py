@@ -36,8 +36,8 @@ def write(path: Path, tree: Mapping[str, Any]) -> None:
     Raises OSError, also where the disk would be full then; TypeError or ValueError for what cannot be stored.
     """
     if (size := _size(tree)) + RESERVE > (free := shutil.disk_usage(path.parent).free):
-        text = f"{os.strerror(errno.ENOSPC)}: {size / 1e6:.3g} MB are needed, {free / 1e6:.3g} MB are free"
-        raise OSError(errno.ENOSPC, text)
+        needed = f"{size / 1e6:.3g} MB are needed and {RESERVE / 1e6:.3g} MB are to stay free"
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {needed}, of {free / 1e6:.3g} MB")
     file = h5py.File(path, "w", libver=("v110", "v110"), locking=False)
     descriptor = file.id.get_vfd_handle()
     try:

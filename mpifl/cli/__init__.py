@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import io
 import os
 import sys
@@ -20,8 +21,9 @@ from mpifl.cli.output import (
     print_summary,
     second_interrupt_kills,
 )
-from mpifl.errors import ConfigError, RunResult, format_traceback, host_name, lack_of_memory
+from mpifl.errors import ConfigError, RunResult, error_text, format_traceback, host_name, lack_of_memory
 from mpifl.execution import THREAD_VARIABLES, Task, execute
+from mpifl.safe_input import NAME_BYTES
 from mpifl.signals import is_from_signal
 from mpifl.tools.export import observers
 from mpifl.transport.detection import LaunchError
@@ -131,11 +133,18 @@ def _command(arguments: list[str], default_job: str | None) -> Task | None:
         raise ConfigError(
             "option", unknown[0], f"mpifl {name} has none", f"one of {', '.join(['--help', *command.options])}"
         )
+    if "" in args.arguments:  # as of an unset variable: Path("") would be the working directory
+        raise ConfigError("argument", "''", "it is empty", "a path, a name or key=value")
     if not args.arguments and default_job:
         args.arguments = [default_job]
     elif default_job and is_override(args.arguments[0]):
         args.arguments.insert(0, default_job)
-    return command.action(args)
+    try:
+        return command.action(args)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG or not error.filename:
+            raise
+        raise ConfigError("path", error.filename, error_text(error), f"names of at most {NAME_BYTES} bytes") from error
 
 
 def _overview() -> str:

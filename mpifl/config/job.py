@@ -21,6 +21,7 @@ from mpifl.problems.data.no_data import NoData
 from mpifl.problems.metrics import MAX_METRICS, MAX_NAME, METRICS
 from mpifl.problems.partitions import Natural
 from mpifl.problems.problem_section import ProblemConfig
+from mpifl.safe_input import NAME_BYTES, PATH_BYTES
 from mpifl.scheduling.availability import Always, Availability
 from mpifl.scheduling.delays import Delay, NoDelay
 from mpifl.text import divisors, neighbours
@@ -235,11 +236,14 @@ class Job(Config):
                 "output", self.output, "it does not end in NAME.h5", "the path of a file that ends in .h5"
             )
         try:
-            os.fsencode(self.output)
+            names = os.fsencode(self.output).split(b"/")
         except UnicodeEncodeError:
             encoding = sys.getfilesystemencoding()
             wrong, remedy = f"this system's encoding, {encoding}, lacks some letters", "set LC_ALL=C.UTF-8"
             raise ConfigError("output", ascii(self.output)[1:-1], wrong, "a path in that encoding", remedy) from None
+        if len(os.fsencode(self.output)) > PATH_BYTES or max(map(len, names)) > NAME_BYTES:
+            expected = f"at most {PATH_BYTES} bytes, and {NAME_BYTES} in each name"
+            raise ConfigError("output", self.output, "the path is too long", expected)
         zero = self.clock.delay.may_be_zero and not self.algorithm.polls  # a poll waits for its time
         if self.clock.mode == "virtual" and zero and self.stop.updates is None:
             wrong, expected = "its times may be 0, and virtual time would stand still", "a model with times above 0"

@@ -63,6 +63,8 @@ class Reader:
         kinds = members(hint)
         if value is None and type(None) in kinds:
             return None
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError(key, ascii(_short(value))[1:-1], "it has a NUL character", "text without one")
         if is_section(kinds):
             one = self._one(field, kinds)
             section = {"name": value} if isinstance(value, str) and not one and str not in kinds else value

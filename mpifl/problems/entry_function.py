@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.problems.generators import IMPORT_SEED, seeded_generators, torch_seed
 from mpifl.problems.settings import ProblemSettings
-from mpifl.user_code import import_object
+from mpifl.user_code import ChangedDirectory, import_object, working_directory_kept
 
 DATA_SEED = 0  # seed of the function's draws for the clients' data, on all ranks and for all seeds of a run
 RETURNS = (
@@ -58,20 +57,18 @@ def call(settings: ProblemSettings, seed: int) -> Any:
 
 def _called(settings: ProblemSettings, function: Callable[..., Any], options: Mapping[str, Any], seed: int) -> Any:
     """What the function returns; it must leave the working directory, and torch's threads are those of before."""
-    torch, folder = sys.modules.get("torch"), os.getcwd()
+    torch = sys.modules.get("torch")
     threads = torch and torch.get_num_threads()
     try:
-        with seeded_generators(seed, torch_seed(seed)):
+        with working_directory_kept(), seeded_generators(seed, torch_seed(seed)):
             made = function(**options)
+    except ChangedDirectory as error:
+        raise entry_error(settings, str(error), "a function that leaves it as it is") from error
     except SystemExit as error:  # a parser of sys.argv may exit: it has mpifl's words
         remedy = "take options as arguments, which problem.options gives, not from the command line"
         raise entry_error(settings, f"it exits with status {error.code}", RETURNS, remedy) from error
     if torch:
         torch.set_num_threads(threads)  # those of the job
-    if os.getcwd() != folder:
-        wrong, expected = f"it changes the working directory to {os.getcwd()}", "the one that it was called in"
-        os.chdir(folder)
-        raise entry_error(settings, wrong, f"{expected}, as paths of the job are relative to it")
     return made
 
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from inspect import getattr_static
 from math import ceil, isnan, nan, prod
 from operator import index
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from mpifl.problems.generators import seeded_generators
 from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Problem, metric_values
 from mpifl.problems.settings import ProblemSettings, Torch
 from mpifl.rng import stream
+from mpifl.user_code import ChangedDirectory, working_directory_kept
 
 log = logging.getLogger(__package__)
 
@@ -165,7 +167,7 @@ class OwnObjective:
         self.part = slice(None)  # this rank's part of the model
         self.samples, self.clients = meta["samples"][i], meta["clients"]
         self.share = self.samples / sum(meta["samples"])
-        self.adds_term = bool(getattr(own, "adds_term", False))
+        self.adds_term = bool(_offered(own, "adds_term", False))
         self._unloaded: Mapping[str, Any] | None = None  # a state that the client has not been given yet
 
     def shard(self, part: slice) -> None:
@@ -185,7 +187,7 @@ class OwnObjective:
         draws = stream(self._seed, "batch", self._i, round)
         seed = int(stream(self._seed, "fit", self._i, round).integers(2**32))
         contact = Contact(self._i, round, steps, epochs, step, term, draws, seed, self.comm, self.part)
-        with seeded_generators(seed):
+        with _in_place(f"client {self._i}: fit"), seeded_generators(seed):
             found = self._own.fit(self._form.shaped(x), contact)
         who = f"client {self._i}: fit returned"
         if not isinstance(found, tuple) or len(found) != 2:
@@ -210,7 +212,8 @@ class OwnObjective:
         """(d,) what the client's `gradient` returns at x, for the batch of a key; None: for all rows."""
         self._load()
         draws = None if rows is None else stream(self._seed, f"batch {rows[1]}", self._i, rows[0])
-        found = self._own.gradient(self._form.shaped(x), draws)
+        with _in_place(f"client {self._i}: gradient"):
+            found = self._own.gradient(self._form.shaped(x), draws)
         return self._form.flat(found, f"client {self._i}: gradient returned a vector")
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
@@ -229,17 +232,17 @@ class OwnObjective:
 
     def means(self, x: np.ndarray) -> dict[str, float]:
         """What the client's `evaluate` returns at x (d,). Raises ReturnError."""
-        if not hasattr(self._own, "evaluate"):
+        if (evaluate := _offered(self._own, "evaluate")) is None:
             return {}
         with seeded_generators(int(stream(self._seed, "evaluate", self._i).integers(2**32))):
-            found = self._own.evaluate(self._form.shaped(x))
+            found = evaluate(self._form.shaped(x))
         who = f"client {self._i}: evaluate returned"
         if not isinstance(found, Mapping):
             raise ReturnError(f"{who} {kind(found)}, not a mapping")
         for name, value in found.items():
             if name not in (*MEANS, "rows"):
                 raise ReturnError(f"{who} {name!r}, which is none of {', '.join(MEANS)}, rows")
-            if isinstance(value, str) or not hasattr(value, "__float__"):
+            if isinstance(value, str) or not hasattr(value, "__float__") or np.ndim(value):
                 raise ReturnError(f"{who} {name}={value!r}, not a number")
         numbers = {str(name): float(value) for name, value in found.items()}
         if not numbers.get("rows", 1.0) >= 0:
@@ -251,7 +254,8 @@ class OwnObjective:
         """What the client's `save` returns, as arrays of its own; numbers have no axis. Raises ReturnError."""
         if self._unloaded is not None:
             return self._unloaded
-        found = self._own.save() if hasattr(self._own, "save") else {}
+        save = _offered(self._own, "save")
+        found = save() if save else {}
         who = f"client {self._i}: save returned"
         if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
             raise ReturnError(f"{who} {kind(found)}, not a mapping of arrays and numbers by name")
@@ -266,7 +270,7 @@ class OwnObjective:
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Restores what `save` returned, when the client is next asked for something."""
-        self._unloaded = saved if hasattr(self._own, "load") else None
+        self._unloaded = saved if _offered(self._own, "load") else None
 
     def _load(self) -> None:
         if self._unloaded is not None:
@@ -277,7 +281,7 @@ class OwnObjective:
     @property
     def wants_trial(self) -> bool:
         """Whether a contact may be tried before the run."""
-        return bool(getattr(self._own, "trial", True))
+        return bool(_offered(self._own, "trial", True))
 
     def try_contact(self, patience: float | None) -> bool | None:
         """Trains for one step from x0, twice: whether both give the same bits. None: the first has taken too long.
@@ -299,6 +303,25 @@ class OwnObjective:
         self.load(saved)
         again = fit()
         return (y.tobytes(), steps) == (again[0].tobytes(), again[1])
+
+
+def _offered(own: Any, name: str, default: Any = None) -> Any:
+    """An optional attribute of a client; an AttributeError that its own code raises is not taken for its absence."""
+    try:
+        getattr_static(own, name)
+    except AttributeError:  # only a `__getattr__` may give it
+        return getattr(own, name, default)
+    return getattr(own, name)
+
+
+@contextmanager
+def _in_place(what: str) -> Iterator[None]:
+    """Raises ReturnError where the block changes the working directory, and changes it back."""
+    try:
+        with working_directory_kept():
+            yield
+    except ChangedDirectory as error:
+        raise ReturnError(f"{what}: {error}") from None
 
 
 def _array_or_none(value: Any) -> Any:
@@ -378,19 +401,19 @@ class OwnTraining(Problem):
             wrong = f"{settings.entry} returns {self.clients} clients"
             raise ConfigError("problem.clients", settings.clients, wrong, f"{self.clients}, or null")
         every = [_checked_client(settings, made[1][i], i) for i in range(self.clients)]
-        hooks = [{hook for hook in HOOKS if getattr(own, hook, False)} for own in every]
+        hooks = [{hook for hook in HOOKS if _offered(own, hook)} for own in every]
         self.offers: frozenset[str] = frozenset(set.intersection(*hooks))
         if "sharded" in set.union(*hooks):
             self._check_sharded(every, made[0])
-        samples = [index(getattr(own, "samples", 1)) for own in every]
+        samples = [index(_offered(own, "samples", 1)) for own in every]
         self.samples = np.array(samples, np.int64)
         self.meta = {"own_training": True, "clients": self.clients, "samples": samples, "d": self.d,
                      "sharded": "sharded" in self.offers}  # fmt: skip
-        measured = "gradient" in self.offers or any(hasattr(own, "evaluate") for own in every)
+        measured = "gradient" in self.offers or any(_offered(own, "evaluate") for own in every)
         self._measured = [OwnObjective(own, self._form, self.meta, i, 0) for i, own in enumerate(every) if measured]
         with _one_line(settings, "correct its evaluate, which is tried before the run"):
             for objective in self._measured[:1]:
-                with _watched("evaluate of client 0"):
+                with _watched("evaluate of client 0"), _in_place("evaluate of client 0"):
                     objective.means(self._form.x0)
 
     def _check_sharded(self, clients: Sequence[Any], x0: Any) -> None:
@@ -400,7 +423,7 @@ class OwnTraining(Problem):
         if isinstance(x0, Mapping):
             raise entry_error(self._settings, "the clients are sharded, and x0 is a mapping", "a flat array (d,)")
         for hook in ("gradient", "save"):
-            if any(hasattr(own, hook) for own in clients):
+            if any(_offered(own, hook) for own in clients):
                 wrong = f"the clients are sharded, and have {hook}, which one rank of a group calls for all"
                 raise entry_error(self._settings, wrong, f"clients without {hook}")
 
@@ -456,10 +479,14 @@ def _checked_client(settings: ProblemSettings, own: Any, i: int) -> Any:
     who = f"client {i} is a {type(own).__name__}"
     if not callable(getattr(own, "fit", None)):
         raise entry_error(settings, f"{who} without a method fit", "clients with fit(x, contact)")
-    if hasattr(own, "save") != hasattr(own, "load"):
-        lacking = "load" if hasattr(own, "save") else "save"
+    try:
+        has = {name: _offered(own, name) for name in ("save", "load", "evaluate", "trial", *HOOKS)}
+        samples = _offered(own, "samples", 1)
+    except Exception as error:  # of a property
+        raise entry_error(settings, _reason(error, i), remedy="correct the client's property") from error
+    if bool(has["save"]) != bool(has["load"]):
+        lacking = "load" if has["save"] else "save"
         raise entry_error(settings, f"{who} without {lacking}", "both save and load, or none of them")
-    samples = getattr(own, "samples", 1)
     if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or not 1 <= samples <= MAX_SAMPLES:
         raise entry_error(settings, f"{who} with samples={samples!r}", "an integer from 1 to 2^53")
     return own

@@ -7,7 +7,7 @@ import errno
 import os
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,16 +37,27 @@ def write_durably(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def durable_file(path: Path) -> Iterator[BinaryIO]:
     """A new file that replaces `path` when the block succeeds: its content is durable, its name once its folder is."""
-    temporary = temporary_name(path)
+    with durable_files([path]) as (file,):
+        yield file
+
+
+@contextlib.contextmanager
+def durable_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
+    """New files that replace `paths` when the block succeeds, and the contents of all of them are durable."""
+    temporaries = [temporary_name(path) for path in paths]
     try:
-        with temporary.open("x+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with contextlib.ExitStack() as stack:
+            files: list[BinaryIO] = [stack.enter_context(temporary.open("x+b")) for temporary in temporaries]
+            yield files
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+        for temporary, path in zip(temporaries, paths, strict=True):
+            os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        for temporary in temporaries:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
         raise
 
 

@@ -396,6 +396,11 @@ class Run(RunTables):
         with _readable(self.path):
             return check_checksums(self._open_file, self._rows["checksums"], closed=not self.open_ended)
 
+    def check_undamaged(self) -> None:
+        """Raises ConfigError where a value of the file differs from its checksum."""
+        if wrong := self.checksums().wrong:
+            raise _damaged(self.path, f"it is damaged: {wrong}", "an undamaged run file")
+
     def count(self, table: str) -> int:
         """Rows of a table."""
         return self._rows[table]

@@ -142,6 +142,7 @@ def _restart(
     run: Run, given: Iterable[tuple[str, Any]], trust: bool | Mapping[str, str], passed: Sequence[str]
 ) -> Restart:
     """A completed run from its start to a later end. Raises ConfigError where that is another run."""
+    run.check_undamaged()  # the job is that of the file
     path, parameters = run.path, run.rows("model", "x", 0, None).size
     job, changed = _changed_job(copy.deepcopy(dict(run.config)), path, given, trust, len(run.clients), parameters)
     Reached.of(run).check(job)

@@ -56,6 +56,31 @@ WRONG = [
 ]
 
 
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize("command", ["run", "show", "report", "resume", "replay", "verify", "sweep"])
+def test_a_path_that_is_empty_or_too_long_is_refused(command: str, refused: Callable[..., str]) -> None:
+    """An empty one, as of an unset variable, would be the working directory."""
+    assert refused(command, "") == "mpifl: argument='': it is empty; expected a path, a name or key=value\n"
+    assert "File name too long" in refused(command, f"{LONG}.h5")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (f"output={LONG}.h5", "the path is too long; expected at most 4095 bytes, and 255 in each name"),
+        (f"output={LONG}/a.h5", "the path is too long"),
+        (f"output={'a/' * 2100}a.h5", "the path is too long"),
+        ('output="a\\0b.h5"', r"output=a\x00b.h5: it has a NUL character; expected text without one"),
+        (f"problem={{data: {{name: folder, path: {LONG}}}}}", "there is no such folder"),
+        ('problem={data: {name: folder, path: "a\\0b"}}', r"problem.data.path=a\x00b: it has a NUL character"),
+    ],
+)
+def test_a_path_in_a_job_that_no_file_can_have(given: str, says: str, refused: Callable[..., str]) -> None:
+    assert says in refused("run", QUICKSTART, given)
+
+
 @pytest.mark.parametrize(("line", "says"), WRONG, ids=[w[0] for w in WRONG])
 def test_wrong_commands_are_refused(line: str, says: str, refused: Callable[..., str]) -> None:
     assert re.search(says, refused(*line.format(job=QUICKSTART, study=STUDY).split()))

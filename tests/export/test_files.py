@@ -229,6 +229,24 @@ def test_outputs_of_the_wrong_kind(run: mpifl.Run, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["a.h5", "file", "folder", "link"]
 
 
+def test_a_disk_that_is_full_at_the_last_file_leaves_no_new_file(
+    run: mpifl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files reach the disk when they are synced, after all of them are written."""
+    synced, sync, count = [], os.fsync, len(mpifl.export_run(run.path, "csv", tmp_path / "good"))
+
+    def full(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) == count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(mpifl.ConfigError, match="No space left on device"):
+        mpifl.export_run(run.path, "csv", tmp_path / "bad")
+    assert count > 2 and len(synced) == count and not os.listdir(tmp_path / "bad")
+
+
 def test_a_full_disk_leaves_what_was_there(run: mpifl.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     files = mpifl.export_run(run.path, "csv")
     before, blocks = [file.read_bytes() for file in files], iter("xx")

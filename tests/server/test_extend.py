@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -49,6 +50,16 @@ def test_a_run_without_a_checkpoint_is_computed_again_from_its_start(tmp_path: P
     mpifl.resume(path, "stop.updates=50").close()
     assert not differing(path, begun(tmp_path / "whole.h5", job(AREA), stop={"updates": 50}).path, but=("events",))
     assert path.with_name("area.h5.before").read_bytes() == before
+
+
+@pytest.mark.damaged
+def test_the_job_of_a_damaged_file_is_neither_replayed_nor_computed_again(tmp_path: Path, refused: Any) -> None:
+    """The line names the damage, not a key that nobody wrote."""
+    path = begun(tmp_path / "area.h5", job(AREA), stop={"updates": 20}, checkpoint={}).path
+    with h5py.File(path, "r+", libver="latest") as file:
+        file.attrs["config"] = file.attrs["config"].replace("local_steps", "local_stepc")
+    says = "it is damaged: attribute config: its checksum is"
+    assert says in refused("replay", path) and says in refused("resume", path, "stop.updates=50")
 
 
 @pytest.mark.parametrize(

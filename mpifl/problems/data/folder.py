@@ -103,7 +103,7 @@ def located(path: str, root: Path, file: bool = False) -> Path:
     if not path:
         raise ConfigError("problem.data.path", path, "missing", f"the path of a {kind}")
     for place in (Path(os.path.expanduser(path)), root / path):
-        if place.is_file() if file else place.is_dir():
+        if os.path.isfile(place) if file else os.path.isdir(place):  # pathlib's raise for a name that is too long
             return place
     said = f"there is no such {kind} in the working directory or under the data root {root}"
     raise ConfigError("problem.data.path", path, said, f"an existing {kind}")

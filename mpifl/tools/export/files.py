@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mpifl.errors import ConfigError, as_unwritable
-from mpifl.runfile.durable import durable_file
+from mpifl.runfile.durable import durable_files
 from mpifl.runfile.reader import open_run
 from mpifl.tools.export import model, scalars, tables
 
@@ -86,11 +85,11 @@ def export_run(
                 raise ConfigError("out", directories[0], "this is a directory", "the name of a file")
         with as_unwritable("out", target, "a place that can be written"):
             (target if form.folder else target.parent).mkdir(parents=True, exist_ok=True)
-            with ExitStack() as stack:
-                for file, write in files.items():
-                    write(stack.enter_context(durable_file(file)))
-            for file in old:
-                file.unlink(missing_ok=True)
+            with durable_files([*files]) as opened:
+                for file, write in zip(opened, files.values(), strict=True):
+                    write(file)
+            for path in old:
+                path.unlink(missing_ok=True)
     return list(files)
 
 
