@@ -233,3 +233,23 @@ def test_a_job_ends_whose_rank_has_died_before_mpi_started(started: Start) -> No
     needs_tolerance()
     done = started(4, NEVER, tolerant=True)
     assert done.code == 1 and "Timeout (0:00:03)!" in done.err and "transport/mpi.py" in done.err, str(done)
+
+
+CODES = """
+import sys
+from mpifl.__main__ import main
+code = main(sys.argv[1:])
+from mpi4py import MPI
+print(MPI.COMM_WORLD.gather(code) or "", end="")
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("tolerant", [long(False), True])
+def test_under_ulfm_rank_0_alone_ends_with_the_exit_code(tolerant: bool, run: Start, tmp_path: Path) -> None:
+    """Open MPI's launcher sometimes hangs where several ranks end with one."""
+    if tolerant:
+        needs_tolerance()
+    (tmp_path / "codes.py").write_text(CODES)
+    done = run(3, "codes.py", "run", "missing.yaml", tolerant=tolerant)
+    assert done.code == 2 and done.out.strip() == ("[2, 0, 0]" if tolerant else "[2, 2, 2]"), str(done)
