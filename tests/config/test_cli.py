@@ -77,7 +77,10 @@ def test_a_path_that_is_empty_or_too_long_is_refused(command: str, refused: Call
         ('problem={data: {name: folder, path: "a\\0b"}}', r"problem.data.path=a\x00b: it has a NUL character"),
     ],
 )
-def test_a_path_in_a_job_that_no_file_can_have(given: str, says: str, refused: Callable[..., str]) -> None:
+def test_a_path_in_a_job_that_no_file_can_have(
+    given: str, says: str, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # no other run is in the way
     assert says in refused("run", QUICKSTART, given)
 
 
