@@ -33,7 +33,7 @@ def working_directory_kept() -> Iterator[None]:
 
     Paths of a job are relative to it: a run file would be written elsewhere, or replace another one there.
     """
-    before = after = os.getcwd()
+    before = os.getcwd()
     try:
         yield
     finally:
@@ -54,12 +54,8 @@ def import_object(key: str, name: str, kind: str) -> Any:
         _sources.update({own: _stamp(file) for own, file in _own_files().items() if own not in _sources})
         return attrgetter(attribute)(found)
     except (Exception, SystemExit) as error:  # whatever a user's module raises, also where it parses sys.argv
-        reason = (
-            str(error)
-            if isinstance(error, ImportError | AttributeError | ChangedDirectory)
-            else f"{type(error).__name__}: {error}"
-        )
-        reason += _place(error)
+        clear = isinstance(error, ImportError | AttributeError | ChangedDirectory)
+        reason = (str(error) if clear else f"{type(error).__name__}: {error}") + _place(error)
         known = [k for k, value in vars(found).items() if callable(value)] if found else []
         remedy = ""
         if module == "__main__":

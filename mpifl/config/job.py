@@ -236,12 +236,12 @@ class Job(Config):
                 "output", self.output, "it does not end in NAME.h5", "the path of a file that ends in .h5"
             )
         try:
-            names = os.fsencode(self.output).split(b"/")
+            path = os.fsencode(self.output)
         except UnicodeEncodeError:
             encoding = sys.getfilesystemencoding()
             wrong, remedy = f"this system's encoding, {encoding}, lacks some letters", "set LC_ALL=C.UTF-8"
             raise ConfigError("output", ascii(self.output)[1:-1], wrong, "a path in that encoding", remedy) from None
-        if len(os.fsencode(self.output)) > PATH_BYTES or max(map(len, names)) > NAME_BYTES:
+        if len(path) > PATH_BYTES or max(map(len, path.split(b"/"))) > NAME_BYTES:
             expected = f"at most {PATH_BYTES} bytes, and {NAME_BYTES} in each name"
             raise ConfigError("output", self.output, "the path is too long", expected)
         zero = self.clock.delay.may_be_zero and not self.algorithm.polls  # a poll waits for its time

@@ -19,6 +19,7 @@ from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.jobs.fedpd.warm import WarmFedProx
 from mpifl.tools.analysis.trials import load_trial
+from mpifl.tools.reproduce.claims import NOTE
 from mpifl.tools.reproduce.items import JOBS
 from mpifl.tools.reproduce.spec import Measure
 from mpifl.tools.reproduce.values import largest_passed, trial_curve, trial_value
@@ -143,7 +144,8 @@ def test_an_item_whose_data_are_missing_is_named(
     paper: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (paper / "pages" / "tiny.md").read_text()
-    assert "\n\n## Missing\n\nNot run: these data are missing: femnist.\n" in text
+    not_run = "## Missing\n\nNot run: these data are missing: femnist."
+    assert text.endswith(f"{not_run}\n\n## How claims are judged\n\n{NOTE}\n")
     refused("reproduce", paper / "missing.yaml", "--no-runs", "--out", paper / "other")
     monkeypatch.setenv("MPIFL_DATA", str(paper / "nowhere"))
     error = refused("reproduce", paper / "missing.yaml", "--out", paper / "other")

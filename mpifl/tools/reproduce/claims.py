@@ -131,14 +131,15 @@ def _judge(
 
 def _mean_value(measure: Measure, side: Summary) -> str:
     """The mean over the trials of one side, and how many of them diverged or never reach the level."""
-    finite = side.values[np.isfinite(side.values)]
-    mean = format_number(measure, float(finite.mean())) if len(finite) else ""
-    bad, all_ = len(side.values) - len(finite), len(side.values)
-    if not bad or (measure.reaches is None and not side.diverged):
-        return mean or format_number(measure, side.mean)
-    if side.diverged:
-        return " and ".join(filter(None, [mean, f"{bad} of {all_} diverged"]))
-    return f"{mean} and {bad} of {all_} never" if mean else "never"
+    if measure.reaches is not None:
+        reached = side.values[np.isfinite(side.values)]
+        mean = format_number(measure, float(reached.mean()) if len(reached) else math.inf)
+        never = len(side.values) - len(reached)
+        return f"{mean} and {never} of {len(side.values)} never" if len(reached) and never else mean
+    mean = format_number(measure, side.mean)
+    if not side.diverged:
+        return mean
+    return f"{f'{mean} and ' if len(side.kept) else ''}{side.diverged} of {len(side.values)} diverged"
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
