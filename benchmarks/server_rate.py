@@ -26,14 +26,13 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update
+from mpifl.algorithms.base import Clients, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.runfile.tables import Row
 from mpifl.scheduling.clocks import RealClock
@@ -69,27 +68,19 @@ class Stopwatch:
 
 
 # -- ours --------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Idle(Area):
-    """AREA whose clients send the same vector again and again."""
-
-    def train(self, client: State, message: Message, objective: Objective) -> Update:
-        return Update((client.y,), 0, (), message.version, message.round)
-
-
 class Idlers:
-    """Clients without an objective, as the transport sees the clients of a rank (`client_end.LocalClients`)."""
+    """Clients that send the same vector again and again, as the transport sees those of a rank (`LocalClients`)."""
 
     link: ClientTransport
     memory, batch_size, computing = HOST, 1, ()
 
-    def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
-        self._algorithm, self._state, self.held = algorithm, State(y=x0), DueQueue[Update]()
+    def __init__(self, x0: np.ndarray) -> None:
+        self._x0, self.held = x0, DueQueue[Update]()
         self.last_updates: dict[int, Update] = {}
 
     def step(self, deliveries: Sequence[Delivery]) -> None:
         for i, message, _ in deliveries:
-            self.link.send_update(i, self._algorithm.train(self._state, message, None))  # type: ignore[arg-type]
+            self.link.send_update(i, Update((self._x0,), 0, (), message.version, message.round))
 
     def release(self, now: float) -> float:
         return inf
@@ -108,9 +99,9 @@ class Rows:
 
 
 def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
-    algorithm = Idle(trigger=Trigger(every=EVERY))
+    algorithm = Area(trigger=Trigger(every=EVERY))
     if comm.rank:
-        clients = Idlers(algorithm, x0)
+        clients = Idlers(x0)
         for deliveries in MPIClientTransport(comm, clients, 1, x0.size, x0.dtype, 1).messages(1):
             clients.step(deliveries)
         return Taken()

@@ -193,6 +193,7 @@ def test_with_freeze_the_limit_is_biased_as_the_formula_says(seed: int, tmp_path
             assert len(lost) >= deaths, str(done)
             limit = biased(np.array([spy.consumed[i] for i in lost]), lost)
             assert np.abs(run.model - limit).max() < CLOSE
-            early = min(killed.values()) < run.attrs["began"] + 0.5  # or this process was not given the core in time
+            # Until then the y_i are e^-12 or more from their limits. Later: this process was not given a core in time.
+            early = min(killed.values()) < run.attrs["began"] + 1.5
             assert np.abs(limit - OPTIMUM).max() > 100 * CLOSE or not early, "no bias to be told from the optimum"
         told[0] = "at the stated biased point" if early else "at the stated point"
