@@ -89,6 +89,20 @@ def test_a_submission_is_verified_on_several_ranks(submission: Path, ranks: int)
 
 
 @pytest.mark.long
+def test_a_launcher_that_fails_is_started_again(
+    submission: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That Open MPI does not start is no failure of the method."""
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f'#!/bin/sh\nmkdir {tmp_path}/begun && echo no listener >&2 && exit 1\nshift 2\nexec "$@"\n')
+    launcher.chmod(0o755)
+    monkeypatch.setenv("MPIFL_MPIEXEC", str(launcher))
+    line = verify_submission(submission, trust=True, whole=True, ranks=3, processes=1)
+    assert line.endswith("4 of 4 runs recomputed to the bit")
+    assert [record.getMessage().endswith("failed: no listener") for record in caplog.records] == [True]
+
+
+@pytest.mark.long
 def test_a_results_table_is_verified(results: Path, tmp_path: Path) -> None:
     """All methods of the suite, or one; a run that was left out is found."""
     table = results / "arena-1-quick.csv"

@@ -450,6 +450,27 @@ def test_a_signal_ends_a_sweep_whose_launcher_takes_its_time(
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("mpifl: the run failed: one\nmpifl: it is lost\nprterun: ended\n", "it is lost"),
+        (f"[a:1] begun\n{'-' * 74}\nRank 1\nis lost.\n{'-' * 74}\n", "Rank 1 is lost."),
+        ("srun: error: one\nsrun: error: two\n\n", "srun: error: two"),
+        ("", "launcher ended with exit code 7"),
+    ],
+)  # fmt: skip
+def test_a_run_whose_launcher_fails_has_its_message_as_the_reason(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, reason: str
+) -> None:
+    (tmp_path / "printed").write_text(printed)
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f"#!/bin/sh\ncat {tmp_path}/printed >&2\nexit 7\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("MPIFL_MPIEXEC", str(launcher))
+    index = sweep(load_study(write("ranks: 3\nretries: 0\n", TWO)), 1)
+    assert {entry.error for entry in index.entries.values()} == {reason}
+
+
 # -- selection ---------------------------------------------------------------------------------------------------------
 def group(step: float, losses: list[list[float]], method: str = "AREA") -> Group:
     import pandas as pd

@@ -277,8 +277,7 @@ def scenario_study(
     values = {
         "name": scenario.name, "job": str(scenario.path), "output": str(folder / scenario.name),
         "axes": {"method": labels}, "trials": {"seeds": [*suite.tuning_seeds, *suite.reporting_seeds]},
-        "select": {"over": "algorithm", "by": "train_loss", "seeds": suite.tuning_seeds}, "retries": 0,
-        "ranks": ranks,
+        "select": {"over": "algorithm", "by": "train_loss", "seeds": suite.tuning_seeds}, "ranks": ranks,
     }  # fmt: skip
     path = folder / f"{scenario.name}.yaml"
     with as_unwritable("--out", folder):

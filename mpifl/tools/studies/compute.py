@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -170,12 +171,12 @@ def _launched(job: Job, resume: bool, ranks: int, extend: bool) -> Finished:
         finally:
             file.unlink(missing_ok=True)
         errors.seek(0)
-        lines = errors.read().decode(errors="replace").splitlines()
+        text = errors.read().decode(errors="replace")
     if code == 0:
         return Finished("completed")
     if interrupted:
         return Finished("interrupted")
-    return Finished("failed", _reason(lines) or f"{Path(words[0]).name} ended with exit code {code}")
+    return Finished("failed", _reason(text) or f"{Path(words[0]).name} ended with exit code {code}")
 
 
 def _start_launcher(words: list[str], ranks: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -189,7 +190,9 @@ def _start_launcher(words: list[str], ranks: int, errors: IO[bytes]) -> subproce
     )  # fmt: skip
 
 
-def _reason(lines: list[str]) -> str:
-    """Why a command failed: the last line of mpifl's own, else the last line."""
-    own = [line.removeprefix("mpifl: ") for line in lines if line.startswith("mpifl: ")]
-    return " ".join((own or [line for line in lines if line.strip()] or [""])[-1].split())
+def _reason(text: str) -> str:
+    """Why a command failed, in one line: the last line of mpifl's own in what it printed on stderr, else the last
+    message that Open MPI prints between lines of dashes, else the last line."""
+    own = re.findall(r"^mpifl: (.*)", text, re.MULTILINE)
+    framed = re.findall(r"^-{20,}\n(.+?)^-{20,}$", text, re.MULTILINE | re.DOTALL)
+    return " ".join((own or framed or text.strip().splitlines() or [""])[-1].split())
