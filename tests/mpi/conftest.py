@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,7 +30,6 @@ RUN = [str(ROOT / "run_mpi.py")]
 MPIFL = ["-m", "mpifl"]
 TOLERANT = ["--with-ft", "ulfm"]  # options of a launcher for fault tolerance
 DEADLINE = 60.0  # s
-UNABLE = "The PMIx server's listener thread failed to start"  # once in thousands of starts
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # a process' rank, as the launchers say
 
 
@@ -62,12 +62,15 @@ class Command:
     out: str = ""
     err: str = ""
     seconds: float = 0.0
-    _again: bool = False
+    sessions: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="mpifl-test-"))
+    """where Open MPI's launchers have their folders: one that is killed leaves its own, and the next with its process
+    id would not start"""
 
     def start(self) -> Command:
         self._begin = time.monotonic()
+        env = environment(self.mark) | {"PRTE_MCA_prte_tmpdir_base": self.sessions}
         self.process = subprocess.Popen(
-            self.words, cwd=self.cwd, env=environment(self.mark), start_new_session=True, stdin=subprocess.DEVNULL,
+            self.words, cwd=self.cwd, env=env, start_new_session=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         return self
@@ -75,8 +78,7 @@ class Command:
     def end(self, deadline: float = DEADLINE) -> Command:
         """Waits for the end; fails past the deadline, and where a process outlives the launcher by more than 5 s."""
         try:
-            if self._begun_again(deadline):
-                return self.end(deadline)
+            self.out, self.err = self.process.communicate(timeout=deadline)
         except subprocess.TimeoutExpired:
             self.kill()
             self.out, self.err = self.process.communicate()
@@ -98,20 +100,7 @@ class Command:
 
     def over(self) -> bool:
         """Whether the command has ended."""
-        if self.process.poll() is None:
-            return False
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that outlives it writes on
-            return not self._begun_again(0.1)
-        return True
-
-    def _begun_again(self, deadline: float) -> bool:
-        """Waits for the end; whether it was started once more: its launcher failed, nothing of ours has run."""
-        self.out, self.err = self.process.communicate(timeout=deadline)
-        if self._again or UNABLE not in self.err:
-            return False
-        self._again = True
-        self.start()
-        return True
+        return self.process.poll() is not None
 
     def processes(self) -> dict[int, dict[str, str]]:
         """The environments of those of its processes that are alive, by process id."""
@@ -136,6 +125,7 @@ class Command:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.sessions, ignore_errors=True)
 
     def __str__(self) -> str:
         return f"{' '.join(self.words)}\nexit code {self.code}\n-- stdout\n{self.out}\n-- stderr\n{self.err}"
