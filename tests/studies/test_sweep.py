@@ -455,6 +455,7 @@ def test_a_signal_ends_a_sweep_whose_launcher_takes_its_time(
     [
         ("mpifl: the run failed: one\nmpifl: it is lost\nprterun: ended\n", "it is lost"),
         (f"[a:1] begun\n{'-' * 74}\nRank 1\nis lost.\n{'-' * 74}\n", "Rank 1 is lost."),
+        (f"Not as\nroot.\n\nThe reason ...\n{'-' * 74}\n", "Not as root."),
         ("srun: error: one\nsrun: error: two\n\n", "srun: error: two"),
         ("", "launcher ended with exit code 7"),
     ],

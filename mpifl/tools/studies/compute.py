@@ -191,8 +191,10 @@ def _start_launcher(words: list[str], ranks: int, errors: IO[bytes]) -> subproce
 
 
 def _reason(text: str) -> str:
-    """Why a command failed, in one line: the last line of mpifl's own in what it printed on stderr, else the last
-    message that Open MPI prints between lines of dashes, else the last line."""
+    """Why a command failed, in one line: the last line of mpifl's own in what it printed on stderr, else the first
+    paragraph of Open MPI's last message, which ends with a line of dashes, else the last line."""
     own = re.findall(r"^mpifl: (.*)", text, re.MULTILINE)
-    framed = re.findall(r"^-{20,}\n(.+?)^-{20,}$", text, re.MULTILINE | re.DOTALL)
-    return " ".join((own or framed or text.strip().splitlines() or [""])[-1].split())
+    messages = [
+        message.strip().partition("\n\n")[0] for message in re.split(r"^-{20,}$", text, flags=re.MULTILINE)[:-1]
+    ]
+    return " ".join((own or messages or text.strip().splitlines() or [""])[-1].split())
