@@ -16,7 +16,7 @@ from mpifl.tools.studies.select import without_rejected
 DRAWS = 1000  # cohorts
 TEXT = """How much the devices differ, by the paper's Definition 2: B^2 is the mean over k of |grad F_k|^2/|grad f|^2
 with the weights p_k, and B is 1 where all gradients are the same. Beside it the root mean square of
-|g_t - grad f|/|grad f| over {draws:,} draws of the {cohort} devices of a phase; where it is above 1, the error of g_t
+|g_t - grad f|/|grad f| over {draws:,} draws of the devices of a phase; where it is above 1, the error of g_t
 is larger than the gradient. Both are at the first and at the last model of one run, with the selected mu:"""
 
 
@@ -32,8 +32,7 @@ def table(item: Item, out: Path) -> str:
                 numbers = differences(run.job, np.asarray(file.model))
             rows[key] = [*map(str, labels.values()), *(f"{number:.2f}" for number in np.ravel(numbers))]
     headings = [*labels, "B, first", "error, first", "B, last", "error, last"]
-    text = TEXT.format(draws=DRAWS, cohort=item.study.runs[0].job.algorithm.cohort)
-    return text + "\n\n" + tabulate(list(rows.values()), headings, "pipe", disable_numparse=True)
+    return TEXT.format(draws=DRAWS) + "\n\n" + tabulate(list(rows.values()), headings, "pipe", disable_numparse=True)
 
 
 def differences(job: mpifl.Job, last: np.ndarray) -> list[tuple[float, float]]:

@@ -18,7 +18,9 @@ from mpifl.algorithms.common.local_solver import Gd
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.jobs.fedpd.warm import WarmFedProx
+from mpifl.tools.analysis.panels import Panel
 from mpifl.tools.analysis.trials import load_trial
+from mpifl.tools.reproduce import page
 from mpifl.tools.reproduce.claims import NOTE
 from mpifl.tools.reproduce.items import JOBS
 from mpifl.tools.reproduce.spec import Measure
@@ -169,6 +171,21 @@ def test_the_part_of_an_item_whose_data_are_there_is_run(
     (paper / "part.yaml").write_text(study.replace("title: Part", "title: Part, measures: {}"))
     assert main(["reproduce", str(paper / "part.yaml"), "--no-runs", "--out", str(tmp_path)]) == 0
     assert "| digits |" not in (tmp_path / "tiny-part.md").read_text(), "a page without measures has no table of them"
+
+
+def test_a_line_is_named_by_the_axes_that_its_runs_have(
+    paper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axes = "axes: {varied: {steps: {algorithm.local_steps: [2, 3]}, rate: {algorithm.step_size: [0.05]}}}\n"
+    figure = "page: {title: Lines, figures: [{y: train_loss, panels: varied}]}\n"
+    (paper / "lines.yaml").write_text(
+        f"name: lines\njob: base.yaml\n{axes}trials: 1\n{figure}output: {tmp_path}/runs\n"
+    )
+    drawn: list[Panel] = []
+    monkeypatch.setattr(page, "draw_panels", lambda path, panels, *rest, **options: drawn.extend(panels))
+    assert main(["reproduce", str(paper / "lines.yaml"), "--processes", "1", "--out", str(tmp_path)]) == 0
+    named = [(panel.title, [*panel.curves]) for panel in drawn]
+    assert named == [("varied steps", ["local steps 2", "local steps 3"]), ("varied rate", ["step size 0.05"])]
 
 
 def test_trials_on_the_command_line_keep_what_they_vary(paper: Path) -> None:

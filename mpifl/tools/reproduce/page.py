@@ -347,8 +347,9 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     for group in shown:
         axis = axis_of(group.labels, figure.panels) if figure.panels else None
         title = _label(group, axis) if axis else ""
-        first, *rest = [a for a in varied if a != axis and a not in selected] or [""]
-        others = ", ".join(_label(group, a) for a in rest if group.labels[a] is not None)
+        own = [a for a in varied if a != axis and a not in selected and group.labels[a] is not None]
+        first, *rest = own or [""]
+        others = ", ".join(_label(group, a) for a in rest)
         named = _label(group, first) if isinstance(group.labels.get(first), int | float) else ""
         label = ", ".join(filter(None, [named or (label_text(group.labels[first]) if first else "all trials"), others]))
         curve = mean_curve(group, figure.y, figure.x, figure.power) * scale
