@@ -107,14 +107,15 @@ def test_the_command_of_a_cell_computes_its_run(method: str, tmp_path: Path, mon
 @pytest.mark.long
 @pytest.mark.mpi
 @pytest.mark.timeout(600)
-def test_a_scenario_of_the_stored_results_is_verified_also_on_five_ranks() -> None:
-    """A tenth of each method's 26 runs: 18 times 3. With other kernels than the results have, losses agree to 1e-5."""
+def test_a_scenario_of_the_stored_results_is_verified_also_on_five_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of each method's 26 runs: 18 times 3. With other kernels than the results have, losses agree to 1e-5;
+    the ranks have those of the results."""
     table = stored_table("quick")
     line = verify_table(table, "quick", ["quadratic-slow"])
     assert re.search(r"18 methods in arena-1, quick tier: all rules hold, 54 of 468 runs recomputed", line), line
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     line = verify_table(table, "quick", ["quadratic-slow"], "AREA", ranks=5, processes=1)
-    how = r"( to the bit|, [123] of them within rounding \(1e-05\): computed with .+, here with .+)"
-    assert re.search(rf"AREA in arena-1, quick tier: all rules hold, 3 of 26 runs recomputed{how}$", line), line
+    assert line.endswith("AREA in arena-1, quick tier: all rules hold, 3 of 26 runs recomputed to the bit")
 
 
 DRIVE = """<script>

@@ -430,14 +430,19 @@ def test_a_signal_ends_a_sweep_and_it_continues(write: Write) -> None:
     assert last.startswith(f"mpifl: interrupted; {study.options.name}: {done}")
 
 
+def use_launcher(folder: Path, patch: pytest.MonkeyPatch, script: str) -> None:
+    """Makes a shell script the launcher of the runs."""
+    launcher = folder / "launcher"
+    launcher.write_text(f"#!/bin/sh\n{script}\n")
+    launcher.chmod(0o755)
+    patch.setenv("MPIFL_MPIEXEC", str(launcher))
+
+
 def test_a_signal_ends_a_sweep_whose_launcher_takes_its_time(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweep has nothing left to do but to wait for the process that waits for the launcher."""
-    launcher = tmp_path / "launcher"
-    launcher.write_text(f"#!/bin/sh\ntrap 'sleep 1; exit 1' USR1\ntouch {tmp_path}/started\nsleep 60 & wait\n")
-    launcher.chmod(0o755)
-    monkeypatch.setenv("MPIFL_MPIEXEC", str(launcher))
+    use_launcher(tmp_path, monkeypatch, f"trap 'sleep 1; exit 1' USR1\ntouch {tmp_path}/started\nsleep 60 & wait")
     process = _sweep(write("ranks: 3\n", TWO))
     deadline = time.monotonic() + 60
     while not (tmp_path / "started").exists() and time.monotonic() < deadline:
@@ -464,10 +469,7 @@ def test_a_run_whose_launcher_fails_has_its_message_as_the_reason(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, reason: str
 ) -> None:
     (tmp_path / "printed").write_text(printed)
-    launcher = tmp_path / "launcher"
-    launcher.write_text(f"#!/bin/sh\ncat {tmp_path}/printed >&2\nexit 7\n")
-    launcher.chmod(0o755)
-    monkeypatch.setenv("MPIFL_MPIEXEC", str(launcher))
+    use_launcher(tmp_path, monkeypatch, f"cat {tmp_path}/printed >&2\nexit 7")
     index = sweep(load_study(write("ranks: 3\nretries: 0\n", TWO)), 1)
     assert {entry.error for entry in index.entries.values()} == {reason}
 
