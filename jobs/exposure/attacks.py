@@ -64,7 +64,7 @@ class Exposed(Area):
         gradient = seen / (self.client_step(objective, message.numbers[0]) * len(steps))
         attack = class_means if isinstance(objective, LogisticObjective) else matched_rows
         errors = row_errors(rows, labels, attack(gradient, x_s, labels, rows.shape[1]))
-        means = np.stack([objective.x[objective.y == label].mean(0) for label in labels])
+        means = other_means(objective.x, objective.y, rows, labels)
         error = float(np.linalg.norm(seen - true) / np.linalg.norm(true))
         found, mean, label = (
             float(np.mean(errors <= RECOVERED)),
@@ -77,6 +77,14 @@ class Exposed(Area):
 def relative(rows: np.ndarray, found: np.ndarray) -> np.ndarray:
     """(k,) ||row - found||/||row||, rows and what was found for them (k, features)."""
     return np.asarray(np.linalg.norm(rows - found, axis=1) / np.linalg.norm(rows, axis=1))
+
+
+def other_means(x: np.ndarray, y: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """(k, features) for each of k rows the mean of the client's other rows with its label; 0 where there is none."""
+    sums = {label: (x[y == label].sum(0), int((y == label).sum())) for label in np.unique(labels)}
+    return np.array([
+        (sums[label][0] - row) / max(1, sums[label][1] - 1) for row, label in zip(rows, labels, strict=True)
+    ])  # fmt: skip
 
 
 def row_errors(rows: np.ndarray, labels: np.ndarray, found: np.ndarray) -> np.ndarray:

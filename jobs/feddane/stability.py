@@ -13,7 +13,7 @@ from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.select import without_rejected
 
 TEXT = """An update with all devices is w - sum p_k A_k grad f(w), and near a minimum it is stable while no eigenvalue
-of I - sum p_k A_k Hbar is below -1 (FEDDANE.2). With M gradient steps eta, A_k is eta sum_j (I - eta (H_k + mu I))^j
+of I - sum p_k A_k Hbar is below -1. With M gradient steps eta, A_k is eta sum_j (I - eta (H_k + mu I))^j
 over the j below M; with exact local solutions it is (H_k + mu I)^-1. The least eigenvalue at the last model of FedDANE
 with the selected mu, by the Hessians H_k of the devices there: as run, and with exact solutions and mu = 1:"""
 

@@ -60,7 +60,8 @@ def figure(item: Item, out: Path) -> str:
         curve[mean] = (p, p, p)
         rows.append([f"{p:g}", f"{mean:.2e} ({low:.2e} to {high:.2e})", f"{claimed:.4f}", ("no", "yes")[p >= claimed]])
     shares = np.geomspace(min(found), max(found), 24)
-    table = {printed(p, eta, L): (p, p, p) for p in shares if printed(p, eta, L) < 1e6}
+    border = (1 - 2 * L * eta) / (1 + L * eta)  # of the first formula; the second one begins at eps/G^2 = 37
+    table = {printed(p, eta, L): (p, p, p) for p in shares if p < border}
     lines = {name: DataFrame.from_dict(points, "index", columns=["mean", "low", "high"]).sort_index()
              for name, points in (("measured", curve), ("printed, Table III", table))}  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)

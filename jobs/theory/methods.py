@@ -48,20 +48,20 @@ class FedDRPotential(FedDR):
         x, last = server.x, server.potential
         near = (x @ x - 2 * x @ server.xhat) / (2 * self.eta)
         server.potential = float(self.penalty(x) + server.parts.mean() + near)
-        server.rises += server.potential > last + ROUNDING * max(1.0, abs(last))
+        server.rises += not server.potential <= last + ROUNDING * max(1.0, abs(last))  # also where it is NaN
         server.log(potential=server.potential, rises=server.rises)
 
 
 @dataclass(frozen=True)
 class FedDANEDescent(FedDANE):
-    """FedDANE with all devices; logs the least (f(w) - f(w+))/||grad f(w)||^2 of its updates so far.
+    """FedDANE with all devices; logs the least (f(w) - f(w+))/||grad f(w)||^2 of its aggregations so far.
 
-    An update counts only if it starts from a w with a dissimilarity of at most B, as the theorems assume. The
+    An aggregation counts only if it starts from a w with a dissimilarity of at most B, as the theorems assume. The
     dissimilarity is the square root of mean ||grad f_k||^2/||grad f||^2.
     """
 
     B: PositiveFloat = 1.0
-    """largest dissimilarity of an update that counts"""
+    """largest dissimilarity of an aggregation that counts"""
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = super().init_server(x0, clients)
@@ -85,7 +85,7 @@ class FedDANEDescent(FedDANE):
         if not gradients:
             return
         if server.slope:
-            server.least = min(server.least, (server.before - server.loss) / server.slope)
+            server.least = float(np.minimum(server.least, (server.before - server.loss) / server.slope))  # NaN stays
             server.log(least_descent=server.least, counted=server.counted)
         slope = float(server.g @ server.g)
         counts = slope > 0 and server.squares <= self.B**2 * slope

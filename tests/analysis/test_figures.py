@@ -264,6 +264,22 @@ def test_the_bands_of_marked_points_are_inside(tmp_path: Path, monkeypatch: pyte
     assert 0.1 < low < 0.25 and 80 < high < 200
 
 
+def test_a_value_at_0_sets_no_limit_of_logarithmic_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda self, *_, **__: limits.append(self.axes[0].get_ylim())
+    )
+    curve = DataFrame({"mean": [1e6, 2.0, 1.0]}, index=[0.0, 1.0, 2.0])
+    draw_panels(tmp_path / "a.png", [Panel("", {"AREA": curve})], "updates", "error", slope=-1)
+    assert limits[0] == pytest.approx((1 / 1.2, 2 * 1.2))
+
+
+@pytest.mark.parametrize(("count", "shape"), [(1, (1, 1)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3))])
+def test_rows_and_columns_of_panels(count: int, shape: tuple[int, int]) -> None:
+    _, axes = style.panels([str(k) for k in range(count)], 7.0)
+    assert axes[0].get_subplotspec().get_gridspec().get_geometry() == shape
+
+
 def test_files_of_each_format(tmp_path: Path) -> None:
     """Fonts are embedded as TrueType in PDF, text is paths in SVG, and the same runs give the same bytes."""
     one, two = tmp_path / "one", tmp_path / "two"

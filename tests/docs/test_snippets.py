@@ -220,7 +220,7 @@ def test_modules_and_files_that_pages_name_exist(page: Path) -> None:
 RESULTS = ROOT / "docs" / "results"
 PAPERS = ("AREA", "FedDANE", "FedDR", "AsyPFL", "FedPD")
 CLAIMS = re.compile(r"^Claims that hold: (\d+); that do not: (\d+); not decided: (\d+)\.", re.MULTILINE)
-CELLS = re.compile(r"^(\d+) of (\d+) published cells are met\.", re.MULTILINE)
+CELLS = re.compile(r"^(\d+) of (\d+) published rows are met\.", re.MULTILINE)
 
 
 def sums(pattern: re.Pattern[str], text: str) -> list[int]:

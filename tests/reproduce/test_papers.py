@@ -105,12 +105,12 @@ def test_page_of_selected_values(paper: Path) -> None:
     """A method has one row, whatever was selected for it, with the selected value beside the number. Of 7 combinations
     in 2 settings seed 0 has all 14 runs, and seeds 1 and 2 have the 6 that it selects."""
     text = (paper / "pages" / "tiny.md").read_text()
-    assert "26 of 26 runs, 2 trials in each row" in text
+    assert "26 of 26 runs, 2 trials of each setting" in text
     rows = [line for line in text.splitlines() if line.startswith("| Fed")]
     assert [row.split()[1] for row in rows] == ["FedAvg", "FedProx", "FedDR"]
     assert [row.count(f"; {key} ") for row, key in zip(rows, ("", "mu", "eta"), strict=True)] == [0, 2, 2]
     assert rows[2].count("; step size ") == 2 and ";" not in rows[0]
-    assert "(over seeds 0; the other seeds are reported)" in text
+    assert "(over seed 0; the other seeds are reported)" in text
     assert "block of tiny/tuned with 42 runs" in text
     assert "raining loss against steps" in text and (paper / "pages" / "tiny-tuned-1.png").stat().st_size > 10_000
     assert "loss of FedDR, local steps 3 is above that of FedProx, local steps 3" in text
@@ -166,7 +166,7 @@ def test_the_part_of_an_item_whose_data_are_there_is_run(
     assert main(["reproduce", str(paper / "part.yaml"), "--processes", "1", "--out", str(tmp_path)]) == 0
     assert "not run: tiny/part=data femnist: cannot be read" in capsys.readouterr().out
     text = (tmp_path / "tiny-part.md").read_text()
-    assert "1 of 2 runs, 1 trial in each row" in text and "These data are missing: femnist." in text
+    assert "1 of 2 runs, 1 trial of each setting" in text and "These data are missing: femnist." in text
     assert "| digits |" in text and "| FEMNIST |" not in text
     (paper / "part.yaml").write_text(study.replace("title: Part", "title: Part, measures: {}"))
     assert main(["reproduce", str(paper / "part.yaml"), "--no-runs", "--out", str(tmp_path)]) == 0
@@ -216,7 +216,7 @@ def test_largest_value_of_an_axis(paper: Path, tmp_path: Path) -> None:
     text = (tmp_path / f"{paper.name}-limits.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith(("| 1 ", "| 20 "))]
     assert len(rows) == 2 and all("0.10 (0.10-0.10)" in row and "-1.00 (-1.00 to -1.00)" in row for row in rows)
-    assert "12 of 12 runs, 2 trials in each row" in text
+    assert "12 of 12 runs, 2 trials of each setting" in text
     assert "argest step against local steps" in text and (tmp_path / f"{paper.name}-limits-1.png").exists()
     verdicts = [line.split("|")[-2].strip() for line in text.splitlines() if line.startswith("| largest step of")]
     assert verdicts == ["holds"] and "does not hold" in text
@@ -407,6 +407,14 @@ def test_rows_from_a_gradient_in_closed_form() -> None:
     assert np.allclose(class_means(gradient(x, rows[:1], labels[:1]), x, labels[:1], 6), rows[:1])
     mean = (rows[0] + rows[2]) / 2
     assert np.allclose(class_means(gradient(0 * x, rows, labels), 0 * x, labels, 6), [mean, rows[1], mean])
+
+
+def test_label_alone_leaves_out_the_row_that_is_attacked() -> None:
+    from mpifl.jobs.exposure.attacks import other_means
+
+    x, y = np.array([[1.0, 0.0], [3.0, 2.0], [5.0, 7.0], [2.0, 2.0]]), np.array([1, 1, 1, 0])
+    found = other_means(x, y, x[[0, 1, 3]], y[[0, 1, 3]])
+    assert np.array_equal(found, [[4.0, 4.5], [3.0, 3.5], [0.0, 0.0]])
 
 
 @pytest.mark.parametrize(("sees", "exact"), [("messages", True), ("message", False)])

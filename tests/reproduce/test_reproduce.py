@@ -109,14 +109,21 @@ def row(text: str, *cells: str) -> list[str]:
     return next(r for r in tables if all(c in r for c in cells))
 
 
+def claim_row(text: str, claim: str) -> dict[str, str]:
+    """The cells of a claim's row by the headings of its table; columns without values are left out of tables."""
+    table = text[text.rindex("\n| claim ", 0, text.index(f"| {claim} ")) :]
+    headings = row(table, "claim")
+    return dict(zip(headings, row(table, claim), strict=True))
+
+
 def test_verdicts_and_sentences_follow_the_published_numbers(runs: Path, tmp_path: Path) -> None:
     here = ours(runs)
     mean = {(m, k): float(values.mean()) for m, each in here.items() for k, values in each.items()}
     publish(runs, {key: (value, value - 1, value + 1) for key, value in mean.items()})
     text = page(runs, tmp_path)
     assert row(text, "AREA")[-1] == row(text, "FedAvg")[-1] == "met"
-    assert "2 of 2 published cells are met." in text and "Not met" not in text
-    assert "6 of 6 runs, 3 trials in each row" in text
+    assert "2 of 2 published rows are met." in text and "not met" not in text
+    assert "6 of 6 runs, 3 trials of each setting" in text
     assert f"{mean['AREA', 'accuracy']:.2f} ({here['AREA']['accuracy'].min():.2f}-" in text
     assert "accuracy: 2 of 2 means are in the published range, |z| is at most 2 in 2 of 2." in text
 
@@ -127,10 +134,10 @@ def test_verdicts_and_sentences_follow_the_published_numbers(runs: Path, tmp_pat
         ("FedAvg", "loss"): (mean["FedAvg", "loss"] - 0.06, 0, 9),
     })  # fmt: skip
     text = page(runs, tmp_path)
-    assert row(text, "AREA")[-1] == "accuracy -2.00 outside"
-    assert row(text, "FedAvg")[-1] == "accuracy +0.70, loss +0.0600"
-    assert "0 of 2 published cells are met." in text
-    assert "- method AREA: accuracy -2.00 outside" in text
+    assert row(text, "AREA")[-1] == "accuracy 2.00 below the published range"
+    assert row(text, "FedAvg")[-1] == "accuracy 0.70 above the published mean, loss 0.0600 above the published mean"
+    assert "0 of 2 published rows are met." in text
+    assert "- method AREA: accuracy 2.00 below the published range" in text
     assert "accuracy: 1 of 2 means are in the published range" in text
     assert "For method FedAvg, accuracy is within 0.5 of the published mean." in text
 
@@ -143,22 +150,22 @@ def test_claims_follow_the_runs(runs: Path, tmp_path: Path) -> None:
     here = ours(runs)
     d = here["AREA"]["accuracy"] - here["FedAvg"]["accuracy"]
     half = 4.302653 * d.std(ddof=1) / np.sqrt(3)  # Student's t, two degrees of freedom
-    claim = row(page(runs, tmp_path), "accuracy of AREA is above that of FedAvg")
-    assert claim[1] == "+20.00" and claim[3] == "3"
-    assert claim[2].endswith(f": {d.mean():+.2f} ({d.mean() - half:+.2f} to {d.mean() + half:+.2f})")
-    assert claim[5] == ("holds" if d.mean() - half > 0 else "not decided")
+    claim = claim_row(page(runs, tmp_path), "accuracy of AREA is above that of FedAvg")
+    assert claim["published"] == "+20.00" and claim["seeds"] == "3"
+    assert claim["here"].endswith(f": {d.mean():+.2f} ({d.mean() - half:+.2f} to {d.mean() + half:+.2f})")
+    assert claim["verdict"] == ("holds" if d.mean() - half > 0 else "not decided")
     assert d.mean() - half > 0, "the test needs a claim that holds"
     with changed(runs / "table1.yaml", "relation: above", "relation: above, times: 0.5"):
-        claim = row(page(runs, tmp_path), "accuracy of AREA is above 0.5 times that of FedAvg")
+        claim = claim_row(page(runs, tmp_path), "accuracy of AREA is above 0.5 times that of FedAvg")
     d = here["AREA"]["accuracy"] - here["FedAvg"]["accuracy"] / 2
-    assert claim[1] == "+55.00" and f": {d.mean():+.2f} (" in claim[2]
+    assert claim["published"] == "+55.00" and f": {d.mean():+.2f} (" in claim["here"]
 
     shutil.copytree(runs / "runs", tmp_path / "runs")
     for path in (tmp_path / "runs").glob("*AREA*.h5"):  # whose accuracies become low
         with h5py.File(path, "r+", libver="latest") as file:
             file["evaluations/test_accuracy"][-1] = 0.05
     text = page(runs, tmp_path, f"output={tmp_path}/runs")
-    assert row(text, "accuracy of AREA is above that of FedAvg")[5] == "does not hold"
+    assert claim_row(text, "accuracy of AREA is above that of FedAvg")["verdict"] == "does not hold"
     assert "that do not: 1; not decided: " in text
 
 
@@ -176,12 +183,14 @@ def test_a_share_of_the_horizon_is_compared_by_the_mean_curves(runs: Path, tmp_p
         changed(runs / "paper.yaml", shared, ""),
     ):
         text = page(runs, tmp_path)
-        found = row(text, "rho of AREA is below that of FedAvg")
+        found = claim_row(text, "rho of AREA is below that of FedAvg")
         one, two = (row(text, method)[2].split()[0] for method in ("AREA", "FedAvg"))
-        assert float(one) <= 1 and two == r"\>1" and found[1:] == ["-", rf"{one}, \>1", "3", "-", "holds"]
-        assert f"rho less the printed one: of the mean curve {float(one) - 0.3:+.2f} on average" in text
+        assert float(one) <= 1 and two == r"\>1" and list(found)[1:] == ["here", "seeds", "verdict"]
+        assert list(found.values())[1:] == [rf"{one}, \>1", "3", "holds"]
+        assert f"rho minus the printed rho: read off the mean curve, {float(one) - 0.3:+.2f} on average" in text
         file.write_text("\n".join([HEAD, lines[0], lines[1].replace(",,,,10,>1", ",0.3,,,10,0.3"), ""]))
-        assert row(page(runs, tmp_path), "rho of AREA compared with that of FedAvg")[5] == "printed equal"
+        found = claim_row(page(runs, tmp_path), "rho of AREA compared with that of FedAvg")
+        assert found["verdict"] == "printed values equal"
 
 
 def test_verdicts_on_two_numbers() -> None:
@@ -224,7 +233,7 @@ def test_an_item_with_a_page_of_its_own_and_what_is_missing(runs: Path, tmp_path
         text, own = (tmp_path / "tiny.md").read_text(), (tmp_path / "tiny-table2.md").read_text()
         assert "## Table 1\n" in text and "Table 2" not in text and own.startswith("# Table 2\n")
         assert own.endswith("\n\n## Why not met\n") and "Why not met" not in text
-        assert text.endswith("\n\n## Missing, and why\n") and "in each row; evaluated every " in text
+        assert text.endswith("\n\n## Missing, and why\n") and "of each setting; evaluated every " in text
         assert main(["reproduce", str(runs / "table2.yaml"), "--no-runs", "--out", str(tmp_path / "one")]) == 0
         assert (tmp_path / "one" / "tiny-table2.md").read_text() == own and "## Missing" not in own
         with changed(runs / "table2.yaml", f"{runs}/runs", f"{runs}/none"):
@@ -258,11 +267,11 @@ def test_spread_over_an_axis_beside_the_spread_over_trials(runs: Path) -> None:
 
 def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp_path: Path) -> None:
     text = page(runs, tmp_path, "--trials", "1")
-    assert "2 of 2 runs, 1 trial in each row" in text
-    claim = row(text, "accuracy of AREA is above that of FedAvg")
-    assert claim[3] == "1" and " to " not in claim[2]
+    assert "2 of 2 runs, 1 trial of each setting" in text
+    claim = claim_row(text, "accuracy of AREA is above that of FedAvg")
+    assert claim["seeds"] == "1" and " to " not in claim["here"]
     text = page(runs, tmp_path, "trials=5")
-    assert "6 of 10 runs, 3 trials in each row" in text
+    assert "6 of 10 runs, 3 trials of each setting" in text
     assert "4 of the study's 10 runs are missing here: 4 waiting." in text
 
 
@@ -411,6 +420,8 @@ def group(*rows: Sequence[float], metric: str = "train_loss") -> Group:
         ([3.0, 2.0, 0.0], {"log": True}, -inf),  # no loss at all is not the worst
         ([nan, 3.0, 2.0], {}, 2.0),
         ([nan, nan, nan], {}, nan),  # no such metric
+        ([3.0, 2.0, nan], {"higher_is_better": True}, -inf),
+        ([3.0, 2.0, 1.0], {"higher_is_better": True, "at": "best"}, 3.0),
     ],
 )
 def test_a_diverged_trial_has_the_worst_value(values: list[float], options: dict[str, Any], expected: float) -> None:
@@ -487,23 +498,25 @@ def test_a_page_with_diverged_trials(runs: Path, tmp_path: Path) -> None:
     publish(runs, {("AREA", "loss"): (1.0, 0.0, 9.0)})
     text = page(runs, tmp_path, changed_runs(tmp_path / "one", runs, "*AREA-0-*.h5", "train_loss", nan))
     assert ", 1 of 3 diverged" in row(text, "AREA")[2] and row(text, "AREA")[-1] == "loss diverged in 1 of 3 trials"
-    assert "0 of 1 published cells are met." in text and "loss: 0 of 1 means are in the published range" in text
-    claim = row(text, "loss of AREA is below that of FedAvg")
-    assert " and 1 of 3 diverged, " in claim[2] and claim[2].endswith(": 1 of 3 not finite") and claim[3] == "3"
+    assert "0 of 1 published rows are met." in text and "loss: 0 of 1 means are in the published range" in text
+    claim = claim_row(text, "loss of AREA is below that of FedAvg")
+    assert " and 1 of 3 diverged, " in claim["here"] and claim["here"].endswith(": 1 of 3 not finite")
+    assert claim["seeds"] == "3"
     text = page(runs, tmp_path, changed_runs(tmp_path / "all", runs, "*AREA-*.h5", "train_loss", inf))
     assert row(text, "AREA")[2] == "diverged, 3 of 3"
-    assert row(text, "loss of AREA is below that of FedAvg")[5] == "does not hold"
-    assert "diverged" not in row(text, "accuracy of AREA is above that of FedAvg")[2]
+    assert claim_row(text, "loss of AREA is below that of FedAvg")["verdict"] == "does not hold"
+    assert "diverged" not in claim_row(text, "accuracy of AREA is above that of FedAvg")["here"]
 
 
 def test_null_models_are_named_and_decide_nothing(runs: Path, tmp_path: Path) -> None:
     """A final model of zeros, and one that is measured as the first was."""
     plain = page(runs, tmp_path)
-    assert "Null models" not in plain and row(plain, "accuracy of AREA is above that of FedAvg")[5] == "holds"
+    assert "Null models" not in plain
+    assert claim_row(plain, "accuracy of AREA is above that of FedAvg")["verdict"] == "holds"
     text = page(runs, tmp_path, changed_runs(tmp_path / "zero", runs, "*FedAvg-1-*.h5", "model", 0))
     assert "**Null models:** method FedAvg (1 of 3 trials). The final model is the zero vector" in text
     for claim in ("accuracy of AREA is above that of FedAvg", "loss of AREA is below that of FedAvg"):
-        assert row(text, claim)[5] == "not decided: null models"
+        assert claim_row(text, claim)["verdict"] == "not decided: null models"
     assert "Claims that hold: 0; that do not: 0; not decided: 2." in text
     output = ""
     for k, column in enumerate(("train_loss", "test_loss", "test_accuracy", "client_accuracy_mean")):

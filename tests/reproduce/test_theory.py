@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from itertools import combinations, product
 from math import ceil, isinf, isnan, sqrt
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.step_schedules import event_probabilities
 from mpifl.cli import main
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.jobs.theory.methods import FedDANEDescent, FedDRPotential
 from mpifl.jobs.theory.problems import Separable, links
 from mpifl.tools.analysis.spread import half_width
 from mpifl.tools.reproduce.claims import CHECK, judge_claims
@@ -180,6 +182,48 @@ def test_mu_and_the_descents_of_feddane() -> None:
     value, square = problem.evaluate(w)["train_loss"], float(np.sum(problem.gradient(w) ** 2))
     assert item("feddane-sampled").page.claims[0].right == pytest.approx(value - 0.015 * square, rel=1e-5)
     assert sampled.algorithm.mu == 40
+    a, c = np.array([1, 1.2, 1.6, 2])[:, None], np.array([problem.shard(i)[1] for i in range(4)])
+    gradients = a * (w - c)
+    for m, claim in zip((1, 2), item("feddane-sampled").page.claims[2:], strict=True):
+        sets, values = list(combinations(range(4), m)), []
+        for first, second in product(sets, repeat=2):  # of both phases; gradient descent to the local optima
+            shift = gradients[list(first)].mean(0) - gradients
+            rate = 0.02 * (a + 40)
+            ends = w - (1 - (1 - rate) ** 40) / (a + 40) * (gradients + shift)
+            values.append(float((a * (ends[list(second)].mean(0) - c) ** 2).sum(1).mean() / 2))
+        assert claim.right == pytest.approx(np.mean(values), abs=1e-3)
+
+
+def test_the_bounds_of_fedpd() -> None:
+    """36 eta^2 G^2 p^2, G^2 the mean of the clients' squared gradient norms at the optimum."""
+    job = jobs("fedpd-errors")["0.01", "1"]
+    problem = mpifl.load_problem(job)
+    a, c = np.array([1, 2])[:, None], np.array([problem.shard(i)[1] for i in range(2)])
+    optimum = (a * c).sum(0) / a.sum()
+    G2 = float(((a * (optimum - c)) ** 2).sum(1).mean())
+    found = [claim for claim in item("fedpd-errors").page.claims if claim.measure == "squared gradient norm"]
+    assert len(found) == 4
+    for claim in found:
+        bound = 36 * job.algorithm.eta**2 * G2 * claim.left["p"] ** 2
+        assert claim.right == pytest.approx(bound, rel=2e-3)
+
+
+@pytest.mark.parametrize("loss", [np.nan, np.inf])
+def test_a_potential_or_a_descent_that_is_not_finite_meets_no_claim(loss: float) -> None:
+    clients, x0 = Clients(np.ones(2)), np.zeros(3)
+    feddr = FedDRPotential(eta=1.0, alpha=1.0)
+    server = feddr.init_server(x0, clients)
+    server.logged = []
+    feddr.aggregate(server)
+    server.parts[:] = loss
+    feddr.aggregate(server)
+    assert server.rises == 1
+    feddane = FedDANEDescent(mu=1.0, local_steps=1)
+    server = feddane.init_server(x0, clients)
+    server.logged = []
+    server.slope, server.before, server.loss, server.g = 1.0, 1.0, loss, x0
+    feddane.aggregate(server)
+    assert not server.least > 0
 
 
 # -- problems ----------------------------------------------------------------------------------------------------------

@@ -558,8 +558,8 @@ def test_a_value_at_which_a_trial_that_decides_failed_is_not_selected(
 def test_the_rule_is_in_words() -> None:
     told = describe_selection(Select(over="algorithm.step_size", rule="largest-finite", count=2, seeds=[0, 1]))
     assert told == (
-        "Selected for each row: the largest 2 values of algorithm.step_size with a finite mean train_loss at the last "
-        "evaluation (over seeds 0, 1; the other seeds are reported)."
+        "Selected for each setting: the largest 2 values of algorithm.step_size with a finite mean train_loss at the "
+        "last evaluation (over seeds 0, 1; the other seeds are reported)."
     )
 
 

@@ -56,15 +56,16 @@ def draw_panels(
                     ends = xs[xs > 0][[0, -1]]
                     ax.plot(ends, curve["mean"].iloc[-1] * (ends / ends[-1]) ** slope, color="0.4", lw=0.8, ls="--")
             style.format_axes(ax)
-        shown = [curve if markers else curve["mean"] for panel in panels for curve in panel.curves.values()]
-        values = np.concatenate([curve.to_numpy().ravel() for curve in shown])
+        curves = [curve for panel in panels for curve in panel.curves.values()]
+        drawn = [curve if slope is None else curve[curve.index > 0] for curve in curves]  # 0 has no logarithm
+        values = np.concatenate([(curve if markers else curve["mean"]).to_numpy().ravel() for curve in drawn])
         positive = values[np.isfinite(values) & (values > 0)]
         if limits:
             axes[0].set_ylim(*limits)
         elif slope is not None or _spans(positive, decades):
             axes[0].set_yscale("log")
             axes[0].set_ylim(positive.min() / 1.2, positive.max() * 1.2)
-        places = np.concatenate([curve.index.to_numpy(float) for panel in panels for curve in panel.curves.values()])
+        places = np.concatenate([curve.index.to_numpy(float) for curve in curves])
         if slope is not None or (markers and _spans(places, decades)):
             axes[0].set_xscale("log")
         style.label_axes(axes, x, y)

@@ -29,14 +29,15 @@ from mpifl.tools.reproduce.values import (
 )
 
 NOTE = (
-    "A row has the means over the trials of the left and the right side, and their difference: left minus right, where "
-    "the right side has the factor of the claim, paired by seed, with the 95 % confidence interval of its mean "
-    "(Student's t). A claim holds if all of the interval satisfies it, does not hold if none of it does, and is not "
-    "decided otherwise, or with one seed. A trial that diverged, or never reaches a level, has the worst value: with "
-    "such trials a claim holds if every pair satisfies it, and does not hold if none does. Seeds to decide: the "
-    "smallest number with which the interval would exclude the bound if mean and standard deviation stayed the same. "
-    "Shares of the horizon are those of the mean curves, as papers print them, without an interval; if two differ by "
-    "no more than the interval between evaluations, the claim is not decided."
+    "*Here*: the means over the trials of the left and the right side, then left minus right, with the 95 % confidence "
+    "interval of its mean (Student's t); trials are paired by seed, and the right side is multiplied by the factor of "
+    "the claim. *Published*: the difference of the printed values. A claim holds if the whole interval satisfies it, "
+    "does not hold if no part of it does, and is not decided otherwise, or with one seed. A trial that diverged, or "
+    "never reaches a level, has the worst value: with such trials a claim holds if every pair satisfies it, and does "
+    "not hold if none does. *Seeds to decide*: the smallest number with which the interval would exclude the bound if "
+    "mean and standard deviation stayed the same. Shares of the horizon are those of the mean curves, as papers print "
+    "them, without an interval; if two differ by no more than the interval between evaluations, the claim is not "
+    "decided."
 )
 CHECK = "check: "  # before the verdict of a claim that is not counted
 HEADINGS = ("claim", "published", "here", "seeds", "seeds to decide", "verdict")
@@ -69,8 +70,13 @@ def judge_claims(page: Page, cells: Sequence[Cell], groups: Sequence[Group], nul
 
 
 def claim_table(rows: Sequence[Sequence[str]], headings: Sequence[str] = HEADINGS) -> Iterator[str]:
-    """The table of claims, whose last column is the verdict, and how many of them hold; `NOTE` explains it."""
-    yield tabulate([[escape_markdown(c) for c in row] for row in rows], headings, "pipe", disable_numparse=True)
+    """The table of claims, whose last column is the verdict, and how many of them hold; `NOTE` explains it.
+
+    Columns without values are left out.
+    """
+    kept = [k for k in range(len(headings)) if any(row[k] != "-" for row in rows)]
+    cells = [[escape_markdown(row[k]) for k in kept] for row in rows]
+    yield tabulate(cells, [headings[k] for k in kept], "pipe", disable_numparse=True)
     holds, fails, open_ = (sum(row[-1].partition(":")[0] == verdict for row in rows) for verdict in VERDICTS)
     checks = " Checks are not counted." if any(row[-1].startswith(CHECK) for row in rows) else ""
     yield f"Claims that hold: {holds}; that do not: {fails}; not decided: {open_}.{checks}"
@@ -103,12 +109,12 @@ def _judge(
     name = _name(claim, left, right)
     one = units(measure, find(groups, left))
     two = units(measure, find(groups, right)) if isinstance(right, Mapping) else []
-    bound = "" if isinstance(right, Mapping) else f"{claim.times * right:.6g}".partition(".")[2]
+    bound = "" if isinstance(right, Mapping) else f"{claim.times * right:.12f}".rstrip("0").partition(".")[2]
     d = max(measure.digits, len(bound))
     there = f"{published:+.{d}f}" if math.isfinite(published) else "-"
     missing = len(one) != 1 or (isinstance(right, Mapping) and len(two) != 1)
     if missing or claim.relation == "published":
-        why = "not run" if missing else "not published" if math.isnan(published) else "printed equal"
+        why = "not run" if missing else "not published" if math.isnan(published) else "printed values equal"
         return Row(name, there, "-", "0", "-", why)
     sides = [summarise(measure, *unit) for unit in [*one, *two]]
     if measure.of_horizon:

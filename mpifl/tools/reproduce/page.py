@@ -50,7 +50,7 @@ NULL_NOTE = (
     "The final model is the zero vector, or is measured as the first model is, to the last bit. Claims that compare "
     "such trials are not decided."
 )
-READINGS = "of the mean curve", "as the mean of the trials' values", "as their median"
+READINGS = "read off the mean curve", "as the mean over the trials", "as their median"
 SKIP = "<!-- test: skip takes minutes to hours, and data -->"
 
 
@@ -166,7 +166,7 @@ def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
     seconds = sum(entry.seconds or 0.0 for entry in done)
     each = (run.job.evaluate for run in study.runs)
     intervals = dict.fromkeys(f"{e.every:g} s" if e.every else format_count(e.updates or 0, "update") for e in each)
-    return (f"{len(done)} of {len(study.runs)} runs, {count_trials(groups)} in each row; "
+    return (f"{len(done)} of {len(study.runs)} runs, {count_trials(groups)} of each setting; "
             f"evaluated every {' or '.join(intervals)}; "
             f"the runs took {format_duration(seconds)} of wall time in all.")  # fmt: skip
 
@@ -203,16 +203,17 @@ def _comparison(item: Item, groups: Sequence[Group]) -> Iterator[str]:
             missed += [f"{_clause(cell.labels)}: {text}"] if text else []
         rows.append(row)
     yield markdown(rows)
-    sentences = [f"{met} of {judged} published cells are met."] if judged else []
+    sentences = [f"{met} of {judged} published rows are met."] if judged else []
     for name in item.page.measures:
         if inside[name]:
             sentences.append(f"{name}: {sum(inside[name])} of {len(inside[name])} means are in the published range"
                              + (f", |z| is at most 2 in {sum(abs(z) <= 2 for z in z_scores[name])} of "
                                 f"{len(z_scores[name])}." if z_scores[name] else "."))  # fmt: skip
     yield " ".join([*sentences, *_readings(item, groups)])
-    yield _rules(item)
+    if judged:
+        yield _rules(item)
     if missed:
-        yield "Not met:\n\n" + "\n".join(f"- {line}" for line in missed)
+        yield "Rows that are not met:\n\n" + "\n".join(f"- {line}" for line in missed)
 
 
 def _readings(item: Item, groups: Sequence[Group]) -> Iterator[str]:
@@ -229,8 +230,8 @@ def _readings(item: Item, groups: Sequence[Group]) -> Iterator[str]:
                 found.append((summary.mean, float(np.mean(summary.values)), float(np.median(summary.values))))
         if printed:
             errors = np.array(found).T - printed  # (readings, cells)
-            texts = [f"{reading} {_errors(e, measure.digits)}" for reading, e in zip(READINGS, errors, strict=True)]
-            yield f"{name} less the printed one: {'; '.join(texts)}."
+            texts = [f"{reading}, {_errors(e, measure.digits)}" for reading, e in zip(READINGS, errors, strict=True)]
+            yield f"{name} minus the printed {name}: {'; '.join(texts)}."
 
 
 def _errors(errors: np.ndarray, digits: int) -> str:
@@ -239,14 +240,14 @@ def _errors(errors: np.ndarray, digits: int) -> str:
     if not len(known):
         return "has no value"
     mean, square = known.mean(), float(np.sqrt((known**2).mean()))
-    return f"{mean:+.{digits}f} on average, root mean square {square:.{digits}f} ({len(known)} of {len(errors)} cells)"
+    return f"{mean:+.{digits}f} on average, root mean square {square:.{digits}f} ({len(known)} of {len(errors)} values)"
 
 
 def _rules(item: Item) -> str:
     """The verdict's rule and the notation, in sentences."""
     page = item.page
     rules = {name: measure.within for name, measure in page.measures.items() if measure.within is not None}
-    sentences = [f"A cell is met if {_rule(rules)}."] if rules else []
+    sentences = [f"A row is met if {_rule(rules)}."] if rules else []
     for strict in page.strict:
         if any(matches(cell.labels, strict.cells) for cell in item.cells):
             sentences.append(f"For {_clause(strict.cells)}, {_rule(strict.within)}.")
@@ -256,9 +257,10 @@ def _rules(item: Item) -> str:
 def _contents(measures: Mapping[str, Measure]) -> str:
     """What a value and the numbers in brackets after it are, in sentences."""
     reached = [name for name, measure in measures.items() if measure.reaches is not None]
-    other = ["Values are the mean (min-max) over the trials."] if len(reached) < len(measures) else []
-    notes = [f"For {name}: the value of the mean curve (median of the trials' values)." for name in reached]
-    return " ".join([*other, *notes])
+    notes = ["Values are the mean (min-max) over the trials."] if len(reached) < len(measures) else []
+    if reached:
+        notes.append(f"For {', '.join(reached)}: where the mean curve reaches the level (median over the trials).")
+    return " ".join(notes)
 
 
 def _rule(within: Mapping[str, Any]) -> str:
@@ -293,7 +295,7 @@ def format_summary(measure: Measure, ours: Summary) -> str:
 
 
 def _range(low: str, high: str) -> str:
-    return f"{low} to {high}" if "-" in (low[0], high[0]) else f"{low}-{high}"
+    return f"{low} to {high}" if "-" in low + high else f"{low}-{high}"
 
 
 def _clause(labels: Mapping[str, Any]) -> str:
@@ -318,11 +320,12 @@ def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
         row = rows.setdefault(json.dumps(labels), dict(labels))
         for name in names:
             measure = item.page.measures[name]
-            heading = f"{name}{f', {measure.unit}' if measure.unit else ''}"
+            heading = _heading(name, measure)
             if axis:
-                heading = label_text(group.labels[axis]) + (f": {heading}" if len(names) > 1 else "")
+                heading = _value_label(group, axis) + (f": {heading}" if len(names) > 1 else "")
             row[heading] = "; ".join([format_summary(measure, summarise(measure, *unit)), *chosen])
-    title = table.title or (names[0] if table.columns and len(names) == 1 else "")
+    alone = _heading(names[0], item.page.measures[names[0]]) if table.columns and len(names) == 1 else ""
+    title = table.title or alone
     if title:
         yield f"**{title}**"
     yield markdown(list(rows.values()))
@@ -350,8 +353,7 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
         own = [a for a in varied if a != axis and a not in selected and group.labels[a] is not None]
         first, *rest = own or [""]
         others = ", ".join(_label(group, a) for a in rest)
-        named = _label(group, first) if isinstance(group.labels.get(first), int | float) else ""
-        label = ", ".join(filter(None, [named or (label_text(group.labels[first]) if first else "all trials"), others]))
+        label = ", ".join(filter(None, [_value_label(group, first) if first else "all trials", others]))
         curve = mean_curve(group, figure.y, figure.x, figure.power) * scale
         curve.index = curve.index * SCALES.get(figure.x, 1.0)
         panels.setdefault(title, {})[label] = curve
@@ -419,6 +421,17 @@ def _image(caption: str, name: str) -> str:
 
 def _label(group: Group, axis: str) -> str:
     return f"{axis} {label_text(group.labels[axis])}".replace("_", " ")
+
+
+def _value_label(group: Group, axis: str) -> str:
+    """The group's value on an axis, with the axis where it is a number."""
+    value = group.labels[axis]
+    return _label(group, axis) if isinstance(value, int | float) else label_text(value)
+
+
+def _heading(name: str, measure: Measure) -> str:
+    """A measure with its unit."""
+    return f"{name}, {measure.unit}" if measure.unit else name
 
 
 def markdown(rows: Sequence[dict[str, str]]) -> str:

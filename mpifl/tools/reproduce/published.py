@@ -111,9 +111,11 @@ def judge(page: Page, cell: Cell, name: str, ours: Summary) -> Verdict:
         return Verdict(f"{name} missing", math.nan)
     if within == "range" and not value.low <= mean <= value.high:
         distance = mean - (value.low if mean < value.low else value.high)
-        return Verdict(f"{name} {distance:+.{digits}f} outside", z_score(value, ours))
+        place = f"{abs(distance):.{digits}f} {'below' if distance < 0 else 'above'} the published range"
+        return Verdict(f"{name} {place}", z_score(value, ours))
     if isinstance(within, int | float) and not abs(mean - value.mean) <= within + 1e-9:
-        return Verdict(f"{name} {mean - value.mean:+.{digits}f}", z_score(value, ours))
+        place = f"{abs(mean - value.mean):.{digits}f} {'below' if mean < value.mean else 'above'} the published mean"
+        return Verdict(f"{name} {place}", z_score(value, ours))
     return Verdict("", z_score(value, ours))
 
 

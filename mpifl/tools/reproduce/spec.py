@@ -54,6 +54,8 @@ class Measure(Config):
     """multiply the value by this factor: 100 for per cent"""
     digits: NonNegativeInt = 2
     """decimal places"""
+    higher_is_better: bool | None = None
+    """whether larger values are better, so that a trial that diverged has the smallest one; null: only of accuracies"""
     unit: str = ""
     """unit, for headings"""
     within: Literal["range"] | PositiveFloat | None = None
@@ -61,14 +63,16 @@ class Measure(Config):
     differs from the published one by at most that; null: any value meets it"""
 
     @property
-    def higher_is_better(self) -> bool:
-        """Whether the best value is the highest."""
+    def largest_is_best(self) -> bool:
+        """Whether the best value is the largest."""
+        if self.higher_is_better is not None:
+            return self.higher_is_better
         return self.reaches is None and is_percentage(self.metric)
 
     @property
     def diverged(self) -> float:
         """The value of a trial whose metric is infinite or NaN where it is measured: the worst."""
-        return -inf if self.higher_is_better else inf
+        return -inf if self.largest_is_best else inf
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -69,8 +69,8 @@ def log_slope(x: np.ndarray, y: np.ndarray, first: float) -> float:
     """The slope b of y = a x^b by least squares of log y against log x, for x of at least `first` times the largest.
 
     Each point is weighted by its share of the logarithmic axis, so that evenly spaced x do not give the last ones all
-    the weight. NaN where
-    there are fewer than three such points, or a y that is not positive; inf where a y is not finite.
+    the weight. NaN where there are fewer than three such points, or a y that is not positive; inf where a y is not
+    finite.
     """
     order = np.argsort(x)
     x, y = x[order], y[order]
@@ -127,7 +127,7 @@ def trial_value(measure: Measure, trial: Trial) -> float:
     if measure.slope is not None:
         return log_slope(curve.x.to_numpy(float), y, measure.slope)
     if measure.at == "best":
-        value = float(np.nanmax(y) if measure.higher_is_better else np.nanmin(y))
+        value = float(np.nanmax(y) if measure.largest_is_best else np.nanmin(y))
     else:
         value = float(y[-(measure.tail or 1) :].mean())
     if not np.isfinite(value):

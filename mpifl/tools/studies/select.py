@@ -120,8 +120,9 @@ def describe_selection(select: Select) -> str:
         rule = f"the {values} of {over} with the {extreme} mean {select.by} at {at}"
     seeds = "all trials"
     if select.seeds is not None:
-        seeds = f"seeds {', '.join(map(str, select.seeds))}; the other seeds are reported"
-    return f"Selected for each row: {rule} (over {seeds})."
+        names = ", ".join(map(str, select.seeds))
+        seeds = f"seed{'s' * (len(select.seeds) > 1)} {names}; the other seeds are reported"
+    return f"Selected for each setting: {rule} (over {seeds})."
 
 
 def _evaluation(select: Select) -> str:
