@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -355,6 +356,7 @@ def test_every_item_resolves(
     for item in every:
         assert item.study.runs and 2 * len(combinations_of(item.study)) == len(item.study.runs), item.name
         assert item.page.minutes, item.name
+    import_module("mpifl.tools.reproduce.command")  # takes load_items from there when it is first imported
     monkeypatch.setattr("mpifl.tools.reproduce.items.load_items", items.__getitem__)  # loading them is what takes time
     assert main(["reproduce"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
