@@ -81,10 +81,8 @@ def relative(rows: np.ndarray, found: np.ndarray) -> np.ndarray:
 
 def other_means(x: np.ndarray, y: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(k, features) for each of k rows the mean of the client's other rows with its label; 0 where there is none."""
-    sums = {label: (x[y == label].sum(0), int((y == label).sum())) for label in np.unique(labels)}
-    return np.array([
-        (sums[label][0] - row) / max(1, sums[label][1] - 1) for row, label in zip(rows, labels, strict=True)
-    ])  # fmt: skip
+    same = labels[:, None] == y
+    return np.asarray((same @ x - rows) / np.maximum(1, same.sum(1, keepdims=True) - 1))
 
 
 def row_errors(rows: np.ndarray, labels: np.ndarray, found: np.ndarray) -> np.ndarray:

@@ -17,19 +17,24 @@ from mpifl.tools.studies.study import StudyRun
 NAME = "fedpd-saving-1.png"
 
 
+def border(eta: float, L: float) -> float:
+    """The p below which the first formula of Table III holds, and from which on the second one."""
+    return (1 - 2 * L * eta) / (1 + L * eta)
+
+
 def printed(p: float, eta: float, L: float) -> float:
     """eps/G^2 of Table III for a share p of skipped communications."""
-    if p < (1 - 2 * L * eta) / (1 + L * eta):
+    if p < border(eta, L):
         return 36 * eta**2 * p**2
     return 42 * eta**2 * exp(2 / (1 - p))
 
 
 def printed_saving(ratio: float, eta: float, L: float) -> float:
     """p of Table III for eps/G^2: the inverse of `printed`, and between its two ranges the end of the first."""
-    p, border = sqrt(ratio / 36) / eta, (1 - 2 * L * eta) / (1 + L * eta)
-    if p < border:
+    p, end = sqrt(ratio / 36) / eta, border(eta, L)
+    if p < end:
         return p
-    return max(border, 1 - 2 / log(ratio / (42 * eta**2))) if ratio > 42 * eta**2 * exp(2 / (1 - border)) else border
+    return max(end, 1 - 2 / log(ratio / (42 * eta**2))) if ratio > printed(end, eta, L) else end
 
 
 def ratio(run: StudyRun) -> float:
@@ -60,8 +65,9 @@ def figure(item: Item, out: Path) -> str:
         curve[mean] = (p, p, p)
         rows.append([f"{p:g}", f"{mean:.2e} ({low:.2e} to {high:.2e})", f"{claimed:.4f}", ("no", "yes")[p >= claimed]])
     shares = np.geomspace(min(found), max(found), 24)
-    border = (1 - 2 * L * eta) / (1 + L * eta)  # of the first formula; the second one begins at eps/G^2 = 37
-    table = {printed(p, eta, L): (p, p, p) for p in shares if p < border}
+    table = {
+        printed(p, eta, L): (p, p, p) for p in shares if p < border(eta, L)
+    }  # the second one begins at eps/G^2 = 37
     lines = {name: DataFrame.from_dict(points, "index", columns=["mean", "low", "high"]).sort_index()
              for name, points in (("measured", curve), ("printed, Table III", table))}  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)

@@ -252,23 +252,25 @@ def test_a_band_of_accuracies_ends_at_0_and_100_percent() -> None:
     assert max(np.asarray(band.get_paths()[0].vertices)[:, 1].max() for band in ax.collections) == 100.0
 
 
-def test_the_bands_of_marked_points_are_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a logarithmic axis too, whose limits are set."""
-    limits = []
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """The limits of the vertical axis of each figure that is saved."""
+    found: list[tuple[float, float]] = []
     monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig", lambda self, *_, **__: limits.append(self.axes[0].get_ylim())
+        "matplotlib.figure.Figure.savefig", lambda self, *_, **__: found.append(self.axes[0].get_ylim())
     )
+    return found
+
+
+def test_the_bands_of_marked_points_are_inside(tmp_path: Path, limits: list[tuple[float, float]]) -> None:
+    """On a logarithmic axis too, whose limits are set."""
     curve = DataFrame({"mean": [1.0, 20.0], "low": [0.25, 10.0], "high": [2.0, 80.0]}, index=[1.0, 25.0])
     draw_panels(tmp_path / "a.png", [Panel("", {"AREA": curve})], "delay", "step", markers=True)
     ((low, high),) = limits
     assert 0.1 < low < 0.25 and 80 < high < 200
 
 
-def test_a_value_at_0_sets_no_limit_of_logarithmic_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = []
-    monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig", lambda self, *_, **__: limits.append(self.axes[0].get_ylim())
-    )
+def test_a_value_at_0_sets_no_limit_of_logarithmic_axes(tmp_path: Path, limits: list[tuple[float, float]]) -> None:
     curve = DataFrame({"mean": [1e6, 2.0, 1.0]}, index=[0.0, 1.0, 2.0])
     draw_panels(tmp_path / "a.png", [Panel("", {"AREA": curve})], "updates", "error", slope=-1)
     assert limits[0] == pytest.approx((1 / 1.2, 2 * 1.2))

@@ -81,9 +81,8 @@ def panels(
 
     count = len(titles)
     columns = min(count, max(1, int(width / 2.2)) if count > 2 or width > 4 else 1)
-    if count == 4:  # two rows of two rather than three and one
-        columns = min(columns, 2)
     rows = -(-count // columns)
+    columns = -(-count // rows)  # four panels are two rows of two, not three and one
     size = (width, rows * (height or PANEL_HEIGHT.get(rows, 1.5)))
     figure = Figure(figsize=size, layout="constrained")  # not pyplot: its backend is the user's choice
     grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
