@@ -116,6 +116,17 @@ def test_page_of_selected_values(paper: Path) -> None:
     assert "loss of FedDR, local steps 3 is above that of FedProx, local steps 3" in text
 
 
+@pytest.mark.parametrize(("tail", "last"), [(2, "the last 2 evaluations"), ("all", "all evaluations")])
+def test_a_table_says_over_which_evaluations_a_value_is_the_mean(
+    tail: Any, last: str, paper: Path, tmp_path: Path
+) -> None:  # fmt: skip
+    with changed(paper / "paper.yaml", "digits: 4", f"digits: 4, tail: {tail}"):
+        assert main(["reproduce", str(paper / "tuned.yaml"), "--no-runs", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / f"{paper.name}-tuned.md").read_text()
+    assert f"over the trials. For loss: the mean of the metric over {last}.\n" in text
+    assert "For loss" not in (paper / "pages" / "tiny.md").read_text()
+
+
 def test_a_claim_about_some_values_of_an_axis(paper: Path, tmp_path: Path) -> None:
     with changed(paper / "tuned.yaml", "each: local_steps}", "each: local_steps, values: [3]}"):
         assert main(["reproduce", str(paper / "tuned.yaml"), "--no-runs", "--out", str(tmp_path)]) == 0

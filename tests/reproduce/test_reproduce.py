@@ -414,6 +414,8 @@ def group(*rows: Sequence[float], metric: str = "train_loss") -> Group:
         ([3.0, 2.0, inf], {}, inf),
         ([3.0, nan, 2.0, 1.0], {"tail": 2}, 1.5),  # back from there
         ([3.0, nan, 1.0], {"tail": 2}, inf),
+        ([6.0, 2.0, 1.0], {"tail": "all"}, 3.0),
+        ([3.0, 2.0, nan], {"tail": "all"}, inf),
         ([3.0, 2.0, nan], {"until": 1}, 2.0),
         ([3.0, 2.0, nan], {"at": "best"}, 2.0),
         ([3.0, 2.0, nan], {"reaches": 2.5}, 1.0),  # it has been there

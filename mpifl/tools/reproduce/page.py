@@ -260,6 +260,11 @@ def _contents(measures: Mapping[str, Measure]) -> str:
     notes = ["Values are the mean (min-max) over the trials."] if len(reached) < len(measures) else []
     if reached:
         notes.append(f"For {', '.join(reached)}: where the mean curve reaches the level (median over the trials).")
+    ends = {name: measure for name, measure in measures.items() if measure.slope is None and measure.tail is not None}
+    for tail in dict.fromkeys(measure.tail for measure in ends.values()):
+        names = ", ".join(name for name, measure in ends.items() if measure.tail == tail)
+        last = "all evaluations" if tail == "all" else f"the last {tail:,} evaluations"
+        notes.append(f"For {names}: the mean of the metric over {last}.")
     return " ".join(notes)
 
 

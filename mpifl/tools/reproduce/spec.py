@@ -26,8 +26,8 @@ class Measure(Config):
     """the column for methods that have no values in `metric`: client_accuracy_mean for personal_accuracy_mean"""
     at: Literal["last", "best"] = "last"
     """last: at the last evaluation; best: the best of the run"""
-    tail: PositiveInt | None = None
-    """number of last evaluations whose mean is taken; null: only the last one"""
+    tail: PositiveInt | Literal["all"] | None = None
+    """number of last evaluations whose mean is taken, or all; null: only the last one"""
     reaches: float | None = None
     """measure the x at which the metric first reaches this value, in place of the metric; inf where it never does"""
     x: Quantity = "time"

@@ -129,7 +129,8 @@ def trial_value(measure: Measure, trial: Trial) -> float:
     if measure.at == "best":
         value = float(np.nanmax(y) if measure.largest_is_best else np.nanmin(y))
     else:
-        value = float(y[-(measure.tail or 1) :].mean())
+        last = len(y) if measure.tail == "all" else measure.tail or 1
+        value = float(y[-last:].mean())
     if not np.isfinite(value):
         return measure.diverged
     if measure.log:
