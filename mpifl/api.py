@@ -51,8 +51,7 @@ def load_job(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys:
 def load_problem(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Problem:
     """Loads the problem of a job: each client's data, the initial model, the evaluation.
 
-    Client i's objective is `job.problem.model.objective(job.problem.settings, problem.meta, problem.shard(i), i,
-    job.seed)`.
+    Client i's objective is `mpifl.problems.objective(job.problem, problem.meta, problem.shard(i), i, job.seed)`.
 
     Args:
         job: As for `load_job`.

@@ -9,6 +9,7 @@ from tabulate import tabulate
 
 import mpifl
 from mpifl.algorithms.feddane import FedDANE
+from mpifl.problems import objective
 from mpifl.tools.reproduce.items import Item
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.select import without_rejected
@@ -38,8 +39,8 @@ def table(item: Item, out: Path) -> str:
 def differences(job: mpifl.Job, last: np.ndarray) -> list[tuple[float, float]]:
     """B, and the relative error of g_t, at the first model of the job and at another one (d,)."""
     problem = mpifl.load_problem(job)
-    parts, p = (job.problem.settings, problem.meta), problem.samples / problem.samples.sum()
-    devices = [job.problem.model.objective(*parts, problem.shard(i), i, job.seed) for i in range(problem.clients)]
+    p = problem.samples / problem.samples.sum()
+    devices = [objective(job.problem, problem.meta, problem.shard(i), i, job.seed) for i in range(problem.clients)]
     found = []
     for model in (problem.initial(job.seed), last):
         gradients = np.array([device.gradient(model.astype(problem.dtype)) for device in devices], float)
