@@ -129,7 +129,9 @@ def _admits(hint: Any, value: Any) -> bool:
 
 # -- what a type says --------------------------------------------------------------------------------------------------
 def describe(hint: Any) -> str:
-    """What values a type allows: `a number above 0 or null`, `one of a, b`; empty for what is no plain value."""
+    """What values a type allows: `a number above 0 or null`, `one of a, b`, `a only`; empty for what is no plain value."""
+    if typing.get_origin(hint) is Literal and len(typing.get_args(hint)) == 1:
+        return f"{_describe(hint)} only"
     said = [_describe(member) for member in members(hint)]
     return (", or " if any(" and " in text for text in said) else " or ").join(filter(None, said))
 
@@ -137,7 +139,7 @@ def describe(hint: Any) -> str:
 def _describe(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else f"{arguments[0]} only"
+        return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else str(arguments[0])
     if origin is Annotated:
         return " ".join([_describe(arguments[0]), *(str(b) for b in arguments[1:] if isinstance(b, Bounds))])
     if origin in (list, tuple):

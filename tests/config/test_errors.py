@@ -41,7 +41,7 @@ algorithm=fedyog -> algorithm.name=fedyog ... did you mean fedyogi?
 {name: fednova, solver: torch}
     -> solver=torch: a_i is the weight of gradients in plain steps, which a torch optimiser does not take; expected sgd
 {name: fednova, mu: 1, solver: {name: sgd, momentum: 0.5}} -> mu=1 ... known for mu alone
-{name: fednova, tau_eff: 0} -> tau_eff=0 ... mean only or a number above 0
+{name: fednova, tau_eff: 0} -> tau_eff=0 ... mean or a number above 0
 {name: fedadmm-wang, alpha: 1.9} -> alpha=1.9: fedadmm-wang stands for name: feddr, alpha: 1.0, init: x0; expected 1.0
 {name: proxskip, probability: 0.5, period: 2}
     -> period=2: communication is either random, by probability, or periodic; expected 1
