@@ -129,7 +129,7 @@ def _admits(hint: Any, value: Any) -> bool:
 
 # -- what a type says --------------------------------------------------------------------------------------------------
 def describe(hint: Any) -> str:
-    """What values a type allows: `a number above 0 or null`, `one of a, b`, `a only`; empty for what is no plain value."""
+    """What values a type allows: `a number above 0 or null`, `one of a, b`, `a only`; empty for no plain value."""
     if typing.get_origin(hint) is Literal and len(typing.get_args(hint)) == 1:
         return f"{_describe(hint)} only"
     said = [_describe(member) for member in members(hint)]
