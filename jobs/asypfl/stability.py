@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import mpifl
+from mpifl.problems import objective
 from mpifl.tools.reproduce.items import Item
 
 LARGEST = 100
@@ -19,8 +20,7 @@ def text(item: Item, out: Path) -> str:
         last = file.model
     job, problem = run.job, mpifl.load_problem(run.job)
     factor = job.algorithm.step_size * job.algorithm.elastic
-    parts = job.problem.settings, problem.meta
-    clients = [job.problem.model.objective(*parts, problem.shard(i), i, 0) for i in range(problem.clients)]
+    clients = [objective(job.problem, problem.meta, problem.shard(i), i, job.seed) for i in range(problem.clients)]
     h = [[float(client.fisher(x).max()) for client in clients] for x in (problem.initial(job.seed), last)]
     first, end = (f"{factor * min(values):.2f} to {factor * max(values):.2f}" for values in h)
     return (f"With lambda = {LARGEST} the largest entry of a client's h (seed {run.seed}) makes delta lambda h {first} "

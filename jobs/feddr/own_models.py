@@ -10,6 +10,7 @@ import mpifl
 from mpifl.algorithms import Clients
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedpd import FedPD
+from mpifl.problems import objective
 from mpifl.tools.reproduce.items import Item
 
 
@@ -25,8 +26,7 @@ def losses(job: mpifl.Job) -> tuple[float, float]:
     """The training loss of the global model, and sum_i (s_i/S) f_i(x_i) at the users' models x_i; all users a round."""
     problem, algorithm = mpifl.load_problem(job), job.algorithm
     users, x0 = range(problem.clients), problem.initial(job.seed)
-    parts = job.problem.settings, problem.meta
-    objectives = [job.problem.model.objective(*parts, problem.shard(i), i, job.seed) for i in users]
+    objectives = [objective(job.problem, problem.meta, problem.shard(i), i, job.seed) for i in users]
     server = algorithm.init_server(x0, Clients(problem.samples, seed=job.seed))
     states = [algorithm.init_client(x0, i) for i in users]
     for k in range((job.stop.updates or 0) // problem.clients):

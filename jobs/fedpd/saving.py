@@ -10,6 +10,7 @@ from pandas import DataFrame
 from tabulate import tabulate
 
 import mpifl
+from mpifl.problems import objective
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.reproduce.items import Item
 from mpifl.tools.studies.study import StudyRun
@@ -39,9 +40,8 @@ def printed_saving(ratio: float, eta: float, L: float) -> float:
 
 def ratio(run: StudyRun) -> float:
     """eps/G^2 of a run: eps without the first tenth of the run, G = max_i ||grad f_i - grad f|| at the last model."""
-    problem = mpifl.load_problem(run.job)
-    parts = run.job.problem.settings, problem.meta
-    clients = [run.job.problem.model.objective(*parts, problem.shard(i), i, 0) for i in range(problem.clients)]
+    job, problem = run.job, mpifl.load_problem(run.job)
+    clients = [objective(job.problem, problem.meta, problem.shard(i), i, job.seed) for i in range(problem.clients)]
     with mpifl.open_run(run.path) as file:
         norms, x = file.evaluations.gradient_norm.to_numpy(), np.asarray(file.model)
     gradients = np.array([client.gradient(x) for client in clients])
